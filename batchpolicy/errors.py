@@ -1,0 +1,35 @@
+"""Everything batchpolicy raises on purpose.
+
+* BatchPolicyError
+  x ConfigError
+    + UnknownPlugin
+  x WorkloadError
+  x EngineUnavailable
+  x PolicyContractError
+"""
+
+from __future__ import annotations
+
+
+class BatchPolicyError(Exception):
+    """Base class: catch this to catch anything raised on purpose."""
+
+
+class ConfigError(BatchPolicyError):
+    """A file, option or value that the user gave cannot be used."""
+
+
+class UnknownPlugin(ConfigError):
+    """No installed plugin has that name."""
+
+
+class WorkloadError(BatchPolicyError):
+    """A trace or workload is empty, unsorted, or asks what no engine can serve."""
+
+
+class EngineUnavailable(BatchPolicyError):
+    """The engine is not installed, or this version of it cannot be driven."""
+
+
+class PolicyContractError(BatchPolicyError):
+    """A policy broke a promise of the interface."""

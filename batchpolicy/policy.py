@@ -1,0 +1,136 @@
+"""The policy interface: what a scheduling policy is asked, and what it is told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from batchpolicy.component import Component
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
+from batchpolicy.step_cost import StepCost
+
+Role = Literal["both", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """What the engine can do in the step that is being planned.
+
+    ``seats``, ``token_budget`` and ``free_kv_blocks`` are what is left for
+    admission, running work and watermark taken off; the ceilings stand beside.
+    """
+
+    index: int
+    now_s: float
+    lag_steps: int
+    role: Role
+    mixed: bool
+    max_partial: int
+    decode_tokens: int
+    max_running: int
+    max_token_budget: int
+    total_kv_blocks: int
+    kv_block_tokens: int
+    seats: int
+    token_budget: int
+    free_kv_blocks: int
+    running: Requests
+    waiting: Requests
+    window: int
+    step_s: float
+    busy_frac: float
+    cost: StepCost | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What a policy needs and admits; checks and adapters hold it to this."""
+
+    requires: frozenset[str] = frozenset()
+    """Capabilities without which it is refused at start, such as ``step_cost``."""
+    may_starve: bool = False
+    """Some request may wait for ever while later ones are served."""
+    native: str | None = None
+    """The engine's own order that it equals, such as ``fcfs``."""
+
+
+class Ranking(NamedTuple):
+    """Order of the waiting requests: ``tier`` first, then ``benefit``, then submission."""
+
+    benefit: FloatArray
+    tier: IntArray | None = None
+    admissible: BoolArray | None = None
+
+
+class Work(NamedTuple):
+    """What was computed for each row since the last call; arrays of shape ``(n,)``."""
+
+    prefill_tokens: IntArray
+    """Recomputation included, cache hits not."""
+    output_tokens: IntArray
+    """Delivered."""
+    steps: int
+    elapsed_s: float
+
+
+class Policy(Component, ABC):
+    """Scores requests and keeps its own accounts.
+
+    Parameters are fields: they come from the policy file, are validated before
+    the engine starts, and do not change afterwards. State lives in private
+    attributes (``StateArray`` indexed by slot, tenant or session), and only the
+    ``on_...`` hooks change it.
+
+    ``benefit``, ``tier`` and ``keep_benefit`` are *pointwise*: the value of a row
+    depends on that row, on ``step`` and on the state, never on which other rows
+    were passed. A policy whose choice depends on the set overrides ``rank``.
+    """
+
+    tags: ClassVar[Tags] = Tags()
+
+    @abstractmethod
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        """Benefit of running each request now, shape ``(n,)``, finite; higher first."""
+
+    def tier(self, requests: Requests, step: Step) -> IntArray | None:
+        """Strict classes over benefit, 0 first, shape ``(n,)``; None for one class."""
+        return None
+
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        """Benefit of keeping each running request; the lowest goes first, ``inf`` never."""
+        return self.benefit(running, step)
+
+    def admissible(self, waiting: Requests, step: Step) -> BoolArray | None:
+        """Which requests may start in this step, shape ``(n,)``; None for all."""
+        return None
+
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        """The one call that orders the queue."""
+        return Ranking(
+            self.benefit(waiting, step), self.tier(waiting, step), self.admissible(waiting, step)
+        )
+
+    def native_order(self) -> str | None:
+        """The engine's own order that these parameters amount to, or None."""
+        return self.tags.native
+
+    def tenant_weights(self) -> Mapping[str, float]:
+        """Shares by tenant name that the policy file sets; others keep the request's."""
+        return {}
+
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        """New requests, once each."""
+
+    def on_admitted(self, rows: Requests, step: Step) -> None:
+        """They start, or start again after a preemption; none of their work is done yet."""
+
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        """Results came back."""
+
+    def on_preempted(self, rows: Requests, step: Step) -> None:
+        """They lose their KV; the rows still show what is about to be lost."""
+
+    def on_finished(self, rows: Requests, step: Step) -> None:
+        """They ended, once each, from any state; see ``rows.status``."""

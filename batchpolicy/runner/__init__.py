@@ -1,0 +1,1 @@
+"""What an adapter holds: events in, one plan a step out, whatever the policy does."""

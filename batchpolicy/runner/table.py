@@ -1,0 +1,142 @@
+"""The tables behind ``Requests``: columns by slot, and the sets of slots that views show."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from batchpolicy.requests import COLUMNS, Column, Requests
+
+Slots = npt.NDArray[np.intp]
+
+
+class SlotSet:
+    """A set of slots as one contiguous array; O(1) add and discard, order arbitrary."""
+
+    __slots__ = ("_count", "_members", "_places")
+
+    def __init__(self) -> None:
+        self._members = np.empty(64, dtype=np.intp)
+        self._places: dict[int, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, slot: object) -> bool:
+        return slot in self._places
+
+    def add(self, slot: int) -> None:
+        """Add one slot; nothing happens if it is there."""
+        if slot in self._places:
+            return
+        if self._count == len(self._members):
+            self._members = np.concatenate([self._members, np.empty_like(self._members)])
+        self._members[self._count] = slot
+        self._places[slot] = self._count
+        self._count += 1
+
+    def discard(self, slot: int) -> bool:
+        """Remove one slot, the last taking its place; tells whether it was there."""
+        place = self._places.pop(slot, None)
+        if place is None:
+            return False
+        self._count -= 1
+        if place != self._count:
+            last = int(self._members[self._count])
+            self._members[place] = last
+            self._places[last] = place
+        return True
+
+    def array(self) -> Slots:
+        """The slots; a view, valid until the next change."""
+        return self._members[: self._count]
+
+
+class RequestTable:
+    """Columns indexed by slot, with O(1) add, look-up and removal by request id.
+
+    A slot is kept for the life of a request and reused afterwards, the slot
+    freed last going first, so that columns stay as short as the longest queue.
+    """
+
+    def __init__(self, capacity: int = 256) -> None:
+        self.columns: dict[str, Column] = {
+            name: np.full(capacity, default, dtype=dtype)
+            for name, (dtype, default) in COLUMNS.items()
+        }
+        self.ids: list[str] = [""] * capacity
+        self.slots: dict[str, int] = {}
+        self.now_s = 0.0
+        self._free = list(range(capacity - 1, -1, -1))
+        self._seq = 0
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self.slots
+
+    def add(self, request_id: str, **values: float) -> int:
+        """A slot for a new request, columns not named taking their defaults.
+
+        Raises
+        ------
+        KeyError
+            When the request is in the table already.
+        TypeError
+            When a value names no column.
+        """
+        if request_id in self.slots:
+            raise KeyError(f"request {request_id!r} is already in the table")
+        unknown = sorted(set(values) - set(COLUMNS))
+        if unknown:
+            raise TypeError(f"unknown columns: {', '.join(unknown)}")
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        columns = self.columns
+        for name, (_, default) in COLUMNS.items():
+            columns[name][slot] = values.get(name, default)
+        columns["slot"][slot] = slot
+        columns["seq"][slot] = self._seq
+        self._seq += 1
+        self.ids[slot] = request_id
+        self.slots[request_id] = slot
+        return slot
+
+    def forget(self, request_id: str) -> int:
+        """End the look-up by id; the row stays readable until its slot is released."""
+        return self.slots.pop(request_id)
+
+    def release(self, slot: int) -> None:
+        """Let a slot be used again."""
+        self._free.append(slot)
+
+    def remove(self, request_id: str) -> None:
+        """Forget a request and release its slot at once."""
+        self.release(self.forget(request_id))
+
+    def set(self, request_id: str, **values: float) -> None:
+        """Write some columns of one row."""
+        slot = self.slots[request_id]
+        for name, value in values.items():
+            self.columns[name][slot] = value
+
+    def rows(self, slots: Slots) -> Requests:
+        """A view of the given slots."""
+        return Requests(self.columns, slots, self.ids, self.now_s)
+
+    def view(self) -> Requests:
+        """A view of every request in the table, in order of submission."""
+        found = np.fromiter(self.slots.values(), dtype=np.intp, count=len(self.slots))
+        return self.rows(found[np.argsort(self.columns["seq"][found], kind="stable")])
+
+    def _grow(self) -> None:
+        old = len(self.ids)
+        for name, (dtype, default) in COLUMNS.items():
+            self.columns[name] = np.concatenate(
+                [self.columns[name], np.full(old, default, dtype=dtype)]
+            )
+        self.ids.extend([""] * old)
+        self._free.extend(range(2 * old - 1, old - 1, -1))

@@ -1,0 +1,122 @@
+"""Requests over time: what traces, generators and cases all become."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from batchpolicy.errors import WorkloadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRequest:
+    """One request; times in seconds from the start of the workload."""
+
+    id: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    """What it will really produce; the policy never sees it."""
+    max_tokens: int
+    """The ceiling that the client sets; an engine stops at the lesser of the two."""
+    priority: int = 0
+    tenant: str = ""
+    request_class: str = ""
+    """Name of its class, for targets and metrics."""
+    ttft_slo_s: float = math.inf
+    tpot_slo_s: float = math.inf
+    deadline_s: float = math.inf
+    weight: float = 1.0
+    session: str = ""
+    prefix_id: str = ""
+    """Requests with one id share their first ``prefix_tokens`` prompt tokens."""
+    prefix_tokens: int = 0
+    cancel_at_s: float = math.inf
+    predicted_output_tokens: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in order of arrival.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no request, an id repeats, arrivals are not sorted, or a
+        length is not positive; every fault is named at once.
+    """
+
+    name: str
+    requests: tuple[WorkloadRequest, ...]
+
+    def __post_init__(self) -> None:
+        faults = list(_faults(self.requests))
+        if faults:
+            shown = "\n".join(f"  {fault}" for fault in faults[:10])
+            more = f"\n  ... and {len(faults) - 10} more" if len(faults) > 10 else ""
+            raise WorkloadError(f"workload {self.name!r} cannot be replayed:\n{shown}{more}")
+
+    @property
+    def span_s(self) -> float:
+        """Seconds between the first and the last arrival."""
+        return self.requests[-1].arrival_s - self.requests[0].arrival_s
+
+    def classes(self) -> list[str]:
+        """Names of the classes in it, the most urgent priority first."""
+        best: dict[str, int] = {}
+        for r in self.requests:
+            best[r.request_class] = min(best.get(r.request_class, r.priority), r.priority)
+        return sorted(best, key=lambda name: (best[name], name))
+
+    def stretched(self, factor: float) -> Workload:
+        """The same requests with all gaps between arrivals multiplied by ``factor``.
+
+        Absolute deadlines and cancellations keep their distance to the arrival.
+        """
+        start_s = self.requests[0].arrival_s
+
+        def moved(r: WorkloadRequest) -> WorkloadRequest:
+            arrival_s = (r.arrival_s - start_s) * factor
+            shift_s = arrival_s - r.arrival_s
+            return replace(
+                r,
+                arrival_s=arrival_s,
+                deadline_s=r.deadline_s + shift_s,
+                cancel_at_s=r.cancel_at_s + shift_s,
+            )
+
+        return Workload(self.name, tuple(moved(r) for r in self.requests))
+
+    def digest(self) -> str:
+        """SHA-256 of the requests, in hex: equal for equal workloads."""
+        rows = [asdict(r) for r in self.requests]
+        return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def _faults(requests: Iterable[WorkloadRequest]) -> Iterable[str]:
+    seen: set[str] = set()
+    last_s, count = -math.inf, 0
+    for count, r in enumerate(requests, start=1):  # noqa: B007 - the count is used after the loop
+        if r.id in seen:
+            yield f"request {r.id!r}: the id is used twice"
+        seen.add(r.id)
+        if not math.isfinite(r.arrival_s):
+            yield f"request {r.id!r}: arrival_s is {r.arrival_s}, expected a finite time"
+        elif r.arrival_s < last_s:
+            yield f"request {r.id!r}: arrives at {r.arrival_s} s, before its predecessor; sort by arrival_s"
+        else:
+            last_s = r.arrival_s
+        sizes: dict[str, Any] = {
+            "prompt_tokens": r.prompt_tokens,
+            "output_tokens": r.output_tokens,
+            "max_tokens": r.max_tokens,
+        }
+        for name, value in sizes.items():
+            if value < 1:
+                yield f"request {r.id!r}: {name} is {value}, expected at least 1"
+    if not count:
+        yield "it has no requests"

@@ -1,0 +1,1 @@
+"""Policies compared and tuned: workloads, statistics, the A/B harness."""
