@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from batchpolicy.quantities import parse_seconds
 
@@ -15,16 +16,32 @@ class Component(BaseModel):
     Two components are equal when their types and parameters are: state, such
     as counters in a private attribute, takes no part. A parameter whose name
     ends in ``_s`` also accepts a duration with its unit, such as ``500ms``.
+    No parameter may be NaN; one may be infinite where its field says
+    ``allow_inf_nan=True``. The string below a field is its help.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
 
-    @model_validator(mode="before")
+    # Of each field by itself, so that one mistake hides no other.
+    @field_validator("*", mode="before")
     @classmethod
-    def _read_durations(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {k: parse_seconds(v) if isinstance(v, str) and str(k).endswith("_s") else v for k, v in data.items()}
+    def _read_value(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        if isinstance(value, str) and name.endswith("_s"):
+            return parse_seconds(value)
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError("expected a number, not NaN")
+        if isinstance(value, bool) and cls.model_fields[name].annotation in (int, float):
+            raise ValueError("expected a number, not a truth value")
+        return value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Component) or type(self) is not type(other):

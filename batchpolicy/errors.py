@@ -15,7 +15,8 @@ class BatchPolicyError(Exception):
     """Base class: catch this to catch anything raised on purpose."""
 
 
-class ConfigError(BatchPolicyError):
+# A ValueError too, so that pydantic collects it with the field it was raised for.
+class ConfigError(BatchPolicyError, ValueError):
     """A file, option or value that the user gave cannot be used."""
 
 

@@ -7,7 +7,9 @@ import math
 import re
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-zA-Zµ]*)\s*", re.IGNORECASE)
+_QUANTITY = re.compile(
+    r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-zA-Zµ]*)\s*", re.IGNORECASE
+)
 
 
 def parse_seconds(text: str) -> float:
@@ -26,8 +28,8 @@ def parse_seconds(text: str) -> float:
     number, unit = found.groups()
     if unit and unit not in _SECONDS:
         near = difflib.get_close_matches(unit.lower(), _SECONDS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown unit {unit!r} in {text!r}{hint} Units: {', '.join(_SECONDS)}")
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown unit {unit!r} in {text!r}.{hint} Units: {', '.join(_SECONDS)}")
     return float(number) * _SECONDS[unit or "s"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpolicy.requests import FloatArray, IndexArray
+from batchpolicy.requests import FloatArray, IndexArray, IntArray
 
 
 class StateArray:
@@ -34,11 +34,10 @@ class StateArray:
         self._reach(codes)
         np.add.at(self._values, codes, amounts)
 
-    def touched(self) -> FloatArray:
-        """Read-only values of codes 0, 1, ...; the last place is that of code -1."""
-        view = self._values.view()
-        view.flags.writeable = False
-        return view
+    def positive(self) -> IntArray:
+        """Codes whose value is above 0, in ascending order, code -1 last."""
+        codes = np.flatnonzero(self._values > 0.0)
+        return np.where(codes == len(self._values) - 1, -1, codes)
 
     def _reach(self, codes: IndexArray) -> None:
         # Code -1 is the last element, so that growing must move it.

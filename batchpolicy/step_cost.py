@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import Field, NonNegativeFloat, model_validator
+from typing_extensions import override
+
+from batchpolicy.component import Component
 
 
 class StepShape(NamedTuple):
@@ -29,3 +34,64 @@ class StepCost(ABC):
     @abstractmethod
     def __call__(self, shape: StepShape) -> float:
         """Duration of the step in seconds; 0 for an empty one."""
+
+
+class FormulaCost(Component, StepCost):
+    """Reading the weights or multiplying by them, then attention and the rest, added up.
+
+    With ``T`` the prefill and decode tokens of the step,
+
+        base_s + (weights_s**k + (token_s * T)**k)**(1 / k)
+        + attention_pair_s * attention
+        + prefill_context_token_s * prefill_context
+        + decode_context_token_s * decode_context
+        + sequence_s * sequences
+
+    where ``k`` is ``sharpness``. No coefficient is negative, so the duration never
+    falls when a field of the shape grows. A step without tokens takes no time.
+    """
+
+    base_s: NonNegativeFloat = 0.0
+    """Fixed part of every step."""
+    weights_s: NonNegativeFloat = 0.0
+    """Time to read the weights once: what a small step costs."""
+    token_s: NonNegativeFloat = 0.0
+    """Time to compute one token in a large step, attention aside."""
+    sharpness: Annotated[float, Field(ge=1)] = 1.0
+    """How the two meet: 1 is their sum, and the larger it is the closer to their maximum."""
+    attention_pair_s: NonNegativeFloat = 0.0
+    """Per pair of tokens in the attention of prefills."""
+    prefill_context_token_s: NonNegativeFloat = 0.0
+    """Per cached token that prefills read."""
+    decode_context_token_s: NonNegativeFloat = 0.0
+    """Per cached token that decodes read."""
+    sequence_s: NonNegativeFloat = 0.0
+    """Per sequence: output layer and sampling."""
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if not self.base_s + self.weights_s > 0:
+            raise ValueError("base_s and weights_s are both 0; a step has to take time")
+        return self
+
+    @override
+    def __call__(self, shape: StepShape) -> float:
+        prefill_tokens, attention, prefill_context, decodes, decode_context, sequences = shape
+        tokens = prefill_tokens + decodes
+        if tokens <= 0:
+            return 0.0
+        more_s, less_s = self.weights_s, self.token_s * tokens
+        if more_s < less_s:
+            more_s, less_s = less_s, more_s
+        if less_s > 0.0:
+            # The ratio keeps a sharp maximum from underflowing.
+            k = self.sharpness
+            more_s *= (1.0 + (less_s / more_s) ** k) ** (1.0 / k)
+        return (
+            self.base_s
+            + more_s
+            + self.attention_pair_s * attention
+            + self.prefill_context_token_s * prefill_context
+            + self.decode_context_token_s * decode_context
+            + self.sequence_s * sequences
+        )

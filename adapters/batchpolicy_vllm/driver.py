@@ -1,0 +1,178 @@
+"""Between one vLLM scheduler and the policy runner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from batchpolicy.config import PolicyConfig
+from batchpolicy.requests import Status
+from batchpolicy.runner import EngineFacts, Plan, PolicyRunner
+from batchpolicy_vllm import seams
+from batchpolicy_vllm.metadata import Metadata
+from batchpolicy_vllm.queue import PlannedQueue
+
+logger = logging.getLogger(__name__)
+
+RECONCILE_STEPS = 1000
+
+
+class Driver:
+    """Reports what the engine does, and carries out the plan; decides nothing.
+
+    The runner guards against its policy; this class guards the engine against the
+    runner: after a fault here the queue is served in order of arrival.
+    """
+
+    def __init__(
+        self, scheduler: Any, config: PolicyConfig, clock: Callable[[], float], *, virtual: bool
+    ) -> None:
+        self._scheduler = scheduler
+        self._virtual = virtual
+        threshold = int(scheduler.scheduler_config.long_prefill_token_threshold)
+        self.runner = PolicyRunner(
+            config,
+            EngineFacts(
+                max_running=int(scheduler.max_num_active_reqs),
+                max_token_budget=int(scheduler.max_num_scheduled_tokens),
+                total_kv_blocks=int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks),
+                kv_block_tokens=int(scheduler.block_size),
+                clock=clock,
+                max_prefill_chunk=threshold or None,
+                decode_tokens=1 + int(scheduler.num_spec_tokens),
+                lag_steps=int(bool(scheduler.scheduler_config.async_scheduling)),
+                capabilities=frozenset({"prefix", "preempt", "mixed"}),
+            ),
+            seams.KvProbe(scheduler),
+        )
+        self._metadata = Metadata(config.requests, self.runner.counters)
+        self.queue = PlannedQueue()
+        seams.use_queue(scheduler, self.queue)
+        self._blocked: dict[str, Any] = {}
+        self._preempted: list[str] = []
+        self._tick_s = clock()
+        self._clock = clock
+        self._steps = 0
+        self._failed = False
+
+    def before_step(self) -> None:
+        """Plan the step, displace, and put the plan on offer."""
+        self._preempted.clear()
+        self.queue.offer(())
+        if self._failed:
+            self.queue.offer_all()
+            return
+        try:
+            plan = self._plan()
+            requests = self._scheduler.requests
+            for request_id in plan.preempt:
+                seams.preempt(self._scheduler, requests[request_id])
+            if plan.reorder:
+                ids = [r.request_id for r in self._scheduler.running]
+                kept = self.runner.keep_order(ids)
+                self._scheduler.running[:] = [requests[i] for i in kept]
+            self.queue.offer(plan.admit)
+        except Exception:
+            self._fail("planning")
+
+    def after_step(self, output: Any) -> None:
+        """Tell the runner what the engine made of the plan."""
+        self.queue.withdraw()
+        if self._failed:
+            return
+        try:
+            requests = self._scheduler.requests
+            self.runner.scheduled(
+                output.num_scheduled_tokens,
+                seams.admitted(output),
+                self._preempted,
+            )
+            for request_id in self._preempted:
+                self._watch(requests[request_id])
+        except Exception:
+            self._fail("booking a step")
+
+    def arrived(self, request: Any) -> None:
+        """A request was added."""
+        if self._failed:
+            return
+        try:
+            ready = not seams.is_blocked(self._scheduler, request)
+            arrival_s = request.arrival_time if self._virtual else None
+            facts = self._metadata.facts(request, arrival_s=arrival_s, ready=ready)
+            self.runner.arrived(request.request_id, facts)
+            if not ready:
+                self._blocked[request.request_id] = request
+        except Exception:
+            self._fail("an arrival")
+
+    def preempted(self, request: Any) -> None:
+        """A request lost its seat, by our plan or by the engine."""
+        self._preempted.append(request.request_id)
+
+    def results(self, outputs: dict[int, Any]) -> None:
+        """A step's results came back."""
+        if self._failed:
+            return
+        try:
+            produced: dict[str, int] = {}
+            ended: list[str] = []
+            for request_id, tokens, end in seams.results(outputs):
+                produced[request_id] = tokens
+                if end:
+                    ended.append(request_id)
+            self.runner.produced(produced, {}, self._clock() - self._tick_s)
+            for request_id in ended:
+                request = self._scheduler.requests.get(request_id)
+                if request is None or request.is_finished():
+                    self._ended(request_id, Status.FINISHED)
+        except Exception:
+            self._fail("results")
+
+    def finished(self, requests: Iterable[Any]) -> None:
+        """Requests were ended from outside."""
+        if self._failed:
+            return
+        for request in requests:
+            self._ended(request.request_id, seams.end_status(request.status))
+
+    def _plan(self) -> Plan:
+        tick = self.runner.tick()
+        self._tick_s = tick.now_s
+        self.runner.begin(tick)
+        self._steps += 1
+        if self._steps % RECONCILE_STEPS == 0:
+            self._reconcile()
+        scheduler = self._scheduler
+        if self._blocked:
+            for request in [r for r in self._blocked.values() if seams.unblock(scheduler, r)]:
+                del self._blocked[request.request_id]
+                self.runner.ready(request.request_id, True)
+        if not seams.admits(scheduler):
+            return Plan()
+        return self.runner.plan(seams.free_blocks(scheduler), seams.free_seats(scheduler))
+
+    def _watch(self, request: Any) -> None:
+        """Keep a preempted request back while output of it is in flight."""
+        if seams.is_blocked(self._scheduler, request):
+            self._blocked[request.request_id] = request
+            self.runner.ready(request.request_id, False)
+
+    def _ended(self, request_id: str, status: Status) -> None:
+        self._blocked.pop(request_id, None)
+        self.runner.finished(request_id, status)
+
+    def _reconcile(self) -> None:
+        scheduler = self._scheduler
+        waiting = [r.request_id for r in (*self.queue, *scheduler.kv_holding_waiting)]
+        self.runner.reconcile(waiting, [r.request_id for r in scheduler.running])
+
+    def _fail(self, where: str) -> None:
+        """Serve in order of arrival from now on; the engine must not stop for our fault."""
+        self._failed = True
+        self.runner.counters["adapter_faults"] += 1
+        logger.exception(
+            "batchpolicy failed at %s; serving in order of arrival from now on", where
+        )
+        self.queue.offer_all()

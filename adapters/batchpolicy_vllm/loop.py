@@ -1,0 +1,236 @@
+"""Arrivals, steps and results of one scheduler on a virtual clock."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from batchpolicy.engine import Observer, StepRecord
+from batchpolicy.errors import WorkloadError
+from batchpolicy.requests import Status
+from batchpolicy.step_cost import StepCost, StepShape
+from batchpolicy.workload import WorkloadRequest
+from batchpolicy_vllm import seams
+from batchpolicy_vllm.books import Books
+
+_TOKEN, _STOP = 7, 8
+
+
+class Clock:
+    """Virtual seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Loop:
+    """Arrivals, steps and results on one virtual clock."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        books: Books,
+        clock: Clock,
+        cost: StepCost,
+        hasher: Callable[[Any], Any] | None,
+        seed: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._books = books
+        self._clock = clock
+        self._cost = cost
+        self._hasher = hasher
+        self._seed = seed
+        self._arrivals = list(reversed(books.workload.requests))
+        self._cancels: list[tuple[float, str]] = []
+        self._mid_prefill: dict[str, int] = {}
+        """Tokens computed of each request whose prompt is not done."""
+
+    def run(self, max_steps: int, observer: Observer | None) -> None:
+        """Serve until every request has ended."""
+        scheduler, books = self._scheduler, self._books
+        while self._arrivals or scheduler.has_requests():
+            self._enter()
+            if not scheduler.get_num_unfinished_requests():
+                if self._arrivals:
+                    self._clock.now_s = max(self._clock.now_s, self._arrivals[-1].arrival_s)
+                    self._enter()
+                    continue
+                # One more step tells the workers of the last requests that ended.
+                self._step(None)
+                break
+            if books.steps >= max_steps:
+                raise WorkloadError(
+                    f"workload {books.workload.name!r}: {max_steps} steps did not serve it, "
+                    f"{(books.status <= Status.RUNNING).sum()} of {len(books.status)} requests "
+                    "are left. Lower the load, or raise max_steps."
+                )
+            if not self._step(observer):
+                self._wait()
+        books.end_s = self._clock.now_s
+
+    def _enter(self) -> None:
+        """Requests that have arrived by now join the queue; clients that left, leave."""
+        now_s, arrivals = self._clock.now_s, self._arrivals
+        while arrivals and arrivals[-1].arrival_s <= now_s:
+            request = arrivals.pop()
+            self._scheduler.add_request(self._request(request))
+            if request.cancel_at_s < math.inf:
+                heapq.heappush(self._cancels, (request.cancel_at_s, request.id))
+        while self._cancels and self._cancels[0][0] <= now_s:
+            _, request_id = heapq.heappop(self._cancels)
+            if request_id in self._scheduler.requests:
+                self._scheduler.finish_requests(request_id, seams.RequestStatus.FINISHED_ABORTED)
+                self._books.end(self._books.place[request_id], Status.ABORTED, now_s)
+
+    def _wait(self) -> None:
+        """Nothing could be computed: go to the next event, which must exist."""
+        events = [r.arrival_s for r in self._arrivals[-1:]] + [c[0] for c in self._cancels[:1]]
+        if not events:
+            raise WorkloadError(
+                f"workload {self._books.workload.name!r}: the engine computes nothing although "
+                f"{self._scheduler.get_num_unfinished_requests()} requests wait."
+            )
+        self._clock.now_s = max(self._clock.now_s, min(events))
+
+    def _step(self, observer: Observer | None) -> bool:
+        """One engine step; tells whether anything was computed."""
+        scheduler, books = self._scheduler, self._books
+        start_s = self._clock.now_s
+        output = scheduler.schedule()
+        tokens = output.num_scheduled_tokens
+        books.steps += 1
+        preempted = self._book_preemptions(output)
+        self._book_admissions(output, start_s)
+        books.peak_waiting = max(books.peak_waiting, len(scheduler.waiting))
+        if tokens:
+            self._clock.now_s += self._cost(self._shape(tokens))
+        if observer is not None:
+            observer(
+                StepRecord(
+                    index=books.steps - 1,
+                    start_s=start_s,
+                    duration_s=self._clock.now_s - start_s,
+                    tokens=dict(tokens),
+                    preempted=preempted,
+                    running=len(scheduler.running),
+                    waiting=len(scheduler.waiting),
+                    free_kv_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+                )
+            )
+        results = scheduler.update_from_output(output, self._sample(tokens))
+        now_s = self._clock.now_s
+        for request_id, count, ended in seams.results(results):
+            place = books.place[request_id]
+            if count:
+                books.token(place, count, now_s)
+            if ended:
+                books.end(place, Status.FINISHED, now_s)
+        return bool(tokens)
+
+    def _shape(self, tokens: dict[str, int]) -> StepShape:
+        prefill = context = decodes = decode_context = 0
+        attention = 0.0
+        requests, reached = self._scheduler.requests, self._books.reached
+        for request_id, n in tokens.items():
+            request = requests[request_id]
+            # The engine has already advanced its count past this step.
+            before = request.num_computed_tokens - n
+            if n == 1 and request.num_output_tokens and not request.is_prefill_chunk:
+                decodes += 1
+                decode_context += before
+            else:
+                prefill += n
+                context += before
+                attention += n * (before + n / 2)
+                if request.is_prefill_chunk:
+                    self._mid_prefill[request_id] = before + n
+                else:
+                    self._mid_prefill.pop(request_id, None)
+            if request_id in reached:
+                again = min(reached[request_id], before + n) - before
+                if again > 0:
+                    self._books.recomputed[self._books.place[request_id]] += again
+        return StepShape(prefill, attention, context, decodes, decode_context, len(tokens))
+
+    def _book_admissions(self, output: Any, now_s: float) -> None:
+        books = self._books
+        for request_id, hit in seams.admitted(output).items():
+            place = books.place[request_id]
+            if np.isnan(books.first_scheduled_s[place]):
+                books.first_scheduled_s[place] = now_s
+                books.cached[place] = hit
+
+    def _book_preemptions(self, output: Any) -> tuple[str, ...]:
+        books = self._books
+        preempted = tuple(sorted(output.preempted_req_ids or ()))
+        for request_id in preempted:
+            books.preemptions[books.place[request_id]] += 1
+            # A request that decodes has computed all but its latest token.
+            computed = self._mid_prefill.pop(
+                request_id, self._scheduler.requests[request_id].num_tokens - 1
+            )
+            books.reached[request_id] = max(books.reached.get(request_id, 0), computed)
+        return preempted
+
+    def _sample(self, tokens: dict[str, int]) -> Any:
+        """One token for each request that this step brings to its next one."""
+        requests, books = self._scheduler.requests, self._books
+        sampled: list[list[int]] = []
+        for request_id in tokens:
+            request = requests[request_id]
+            if request.is_prefill_chunk:
+                sampled.append([])
+                continue
+            wanted = books.workload.requests[books.place[request_id]].output_tokens
+            sampled.append([_STOP if request.num_output_tokens + 1 >= wanted else _TOKEN])
+        ids = list(tokens)
+        return seams.ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
+            sampled_token_ids=sampled,
+        )
+
+    def _request(self, r: WorkloadRequest) -> Any:
+        extra: dict[str, Any] = {"weight": r.weight}
+        if r.tenant:
+            extra["tenant"] = r.tenant
+        for key in ("ttft_slo_s", "tpot_slo_s"):
+            if getattr(r, key) < math.inf:
+                extra[key] = getattr(r, key)
+        return seams.Request(
+            request_id=r.id,
+            prompt_token_ids=self._prompt(r),
+            sampling_params=seams.SamplingParams(
+                max_tokens=r.max_tokens,
+                temperature=0.0,
+                ignore_eos=True,
+                stop_token_ids=[_STOP],
+                extra_args=extra,
+            ),
+            pooling_params=None,
+            arrival_time=r.arrival_s,
+            priority=r.priority,
+            block_hasher=self._hasher,
+        )
+
+    def _prompt(self, r: WorkloadRequest) -> list[int]:
+        if self._hasher is None:
+            return [0] * r.prompt_tokens
+        shared = min(r.prefix_tokens, r.prompt_tokens) if r.prefix_id else 0
+        own = r.prompt_tokens - shared
+        return [*_tokens(f"prefix {r.prefix_id}", shared), *_tokens(f"{self._seed} {r.id}", own)]
+
+
+def _tokens(name: str, count: int) -> range:
+    """Token ids that differ between names, wherever Python runs."""
+    start = zlib.crc32(name.encode()) << 20
+    return range(start, start + count)

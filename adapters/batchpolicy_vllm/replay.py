@@ -1,0 +1,88 @@
+"""The real vLLM scheduler, KV cache manager and prefix cache under a virtual clock."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from batchpolicy.config import PolicyConfig
+from batchpolicy.engine import Engine, EngineLimits, Observer, Run
+from batchpolicy.errors import WorkloadError
+from batchpolicy.step_cost import StepCost
+from batchpolicy.workload import Workload
+from batchpolicy_vllm import seams
+from batchpolicy_vllm.books import Books
+from batchpolicy_vllm.loop import Clock, Loop
+from batchpolicy_vllm.model import block_hasher, make_scheduler, vllm_config
+from batchpolicy_vllm.scheduler import scheduler_class
+
+
+class VllmReplay(Engine):
+    """Replays workloads through vLLM's own scheduler; the model is a step cost.
+
+    Everything that decides is vLLM's: queue, batch, KV blocks, prefix cache,
+    preemption. Recomputation is work like any other and costs time.
+    """
+
+    name: ClassVar[str] = "vllm"
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"priority", "preemption", "chunk_budget", "prefix_cache", "tenant_fairness", "abort"}
+    )
+
+    def __init__(self) -> None:
+        self._configs: dict[EngineLimits, Any] = {}
+
+    @property
+    @override
+    def version(self) -> str:
+        return f"vLLM {seams.vllm_version}"
+
+    @override
+    def replay(
+        self,
+        workload: Workload,
+        config: PolicyConfig | None,
+        limits: EngineLimits,
+        cost: StepCost,
+        *,
+        seed: int = 0,
+        max_steps: int = 10_000_000,
+        observer: Observer | None = None,
+    ) -> Run:
+        _refuse_what_cannot_fit(workload, limits)
+        if limits not in self._configs:
+            self._configs[limits] = vllm_config(limits)
+        clock = Clock()
+        cls = seams.Scheduler
+        if config is not None:
+            cls = scheduler_class(seams.Scheduler, config, clock)
+        engine_config = self._configs[limits]
+        scheduler = make_scheduler(cls, engine_config)
+        books = Books(workload)
+        Loop(scheduler, books, clock, cost, block_hasher(engine_config), seed).run(
+            max_steps, observer
+        )
+        driver = getattr(scheduler, "_driver", None)
+        return books.run(
+            self.version,
+            "engine's own" if config is None else config.label,
+            {} if driver is None else dict(sorted(driver.runner.counters.items())),
+        )
+
+
+def _refuse_what_cannot_fit(workload: Workload, limits: EngineLimits) -> None:
+    most = min(limits.kv_blocks * limits.kv_block_tokens, limits.max_model_len)
+    faults = [
+        f"  request {r.id!r}: {r.prompt_tokens} prompt + {r.output_tokens} output tokens"
+        for r in workload.requests
+        if r.prompt_tokens + min(r.output_tokens, r.max_tokens) > most
+    ]
+    if faults:
+        shown = "\n".join(faults[:10])
+        more = f"\n  ... and {len(faults) - 10} more" if len(faults) > 10 else ""
+        raise WorkloadError(
+            f"workload {workload.name!r}: requests larger than {most} tokens can never run "
+            f"(KV pool {limits.kv_blocks} blocks of {limits.kv_block_tokens} tokens, "
+            f"max_model_len {limits.max_model_len}):\n{shown}{more}"
+        )

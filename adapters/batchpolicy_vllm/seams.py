@@ -1,0 +1,228 @@
+"""Everything of vLLM that the adapter touches, and nothing else does.
+
+Read by hand in vLLM 0.32.0. What is missing in an installed version is told at
+start, by name. ``Any`` stands for engine objects and stays in this package.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from batchpolicy.errors import EngineUnavailable
+from batchpolicy.requests import IntArray, Status
+
+try:
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.interface import PauseState
+    from vllm.v1.core.sched.request_queue import (
+        RequestQueue,
+        SchedulingPolicy,
+        create_request_queue,
+    )
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request, RequestStatus
+    from vllm.v1.structured_output import StructuredOutputManager
+    from vllm.version import __version__ as vllm_version
+except ImportError as e:
+    raise EngineUnavailable(
+        f"vLLM cannot be driven here: {e}. Install batchpolicy beside your vLLM "
+        "(pip install batchpolicy), or without a GPU, in a checkout of batchpolicy: "
+        "make .venv-vllm"
+    ) from e
+
+__all__ = [
+    "AsyncScheduler",
+    "EngineArgs",
+    "FullAttentionSpec",
+    "KVCacheConfig",
+    "KVCacheGroupSpec",
+    "ModelRunnerOutput",
+    "Request",
+    "RequestQueue",
+    "RequestStatus",
+    "SamplingParams",
+    "Scheduler",
+    "StructuredOutputManager",
+    "get_request_block_hasher",
+    "init_none_hash",
+    "sha256",
+    "vllm_version",
+]
+
+_METHODS = (
+    "schedule",
+    "update_from_output",
+    "add_request",
+    "finish_requests",
+    "_preempt_request",
+    "_is_blocked_waiting_status",
+    "_handle_blocked_waiting_request",
+    "_request_blocks_can_be_freed",
+)
+_ATTRIBUTES = (
+    "waiting",
+    "kv_holding_waiting",
+    "running",
+    "requests",
+    "policy",
+    "pause_state",
+    "max_num_running_reqs",
+    "max_num_active_reqs",
+    "max_num_scheduled_tokens",
+    "num_waiting_for_streaming_input",
+    "prev_step_scheduled_req_ids",
+    "scheduler_config",
+    "kv_cache_manager",
+    "block_size",
+    "num_lookahead_tokens",
+    "num_spec_tokens",
+)
+
+
+def check_class(base: type) -> None:
+    """Refuse a scheduler class that lacks what the adapter overrides or calls.
+
+    Raises
+    ------
+    EngineUnavailable
+        Naming what is missing and the version that was found.
+    """
+    _refuse_missing([name for name in _METHODS if not hasattr(base, name)])
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Refuse a scheduler that lacks what the adapter reads; see ``check_class``."""
+    missing = [name for name in _ATTRIBUTES if not hasattr(scheduler, name)]
+    manager = getattr(scheduler, "kv_cache_manager", None)
+    missing += [
+        f"kv_cache_manager.{name}"
+        for name in ("block_pool", "watermark_blocks", "get_computed_blocks", "get_blocks")
+        if manager is not None and not hasattr(manager, name)
+    ]
+    _refuse_missing(missing)
+
+
+def _refuse_missing(missing: list[str]) -> None:
+    if missing:
+        raise EngineUnavailable(
+            f"vLLM {vllm_version} cannot take a policy: its scheduler has no "
+            f"{', '.join(missing)}. Tested with 0.32.0."
+        )
+
+
+def use_native_order(scheduler: Any, order: str) -> None:
+    """Let the engine's own queue of that order stand, as if configured at start."""
+    policy = SchedulingPolicy(order)
+    if scheduler.policy != policy:
+        scheduler.policy = policy
+        scheduler.waiting = create_request_queue(policy)
+        scheduler.kv_holding_waiting = create_request_queue(policy)
+
+
+def use_queue(scheduler: Any, queue: RequestQueue) -> None:
+    """Put our queue in place of the waiting one; the tail of ``running`` is the victim."""
+    use_native_order(scheduler, "fcfs")
+    scheduler.waiting = queue
+
+
+def admits(scheduler: Any) -> bool:
+    """The engine is not paused, so that waiting requests may start."""
+    return bool(scheduler.pause_state == PauseState.UNPAUSED)
+
+
+def free_seats(scheduler: Any) -> int:
+    """Requests that may start in this step."""
+    taken = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
+    return int(scheduler.max_num_active_reqs) - int(taken)
+
+
+def free_blocks(scheduler: Any) -> int:
+    """KV blocks that admission may take: free ones but the watermark."""
+    manager = scheduler.kv_cache_manager
+    return int(manager.block_pool.get_num_free_blocks()) - int(manager.watermark_blocks)
+
+
+def is_blocked(scheduler: Any, request: Any) -> bool:
+    """Waits for something outside: a grammar, a transfer, output still in flight."""
+    stale = request.num_stale_output_tokens and not request.drop_stale_output
+    return bool(stale or scheduler._is_blocked_waiting_status(request.status))
+
+
+def unblock(scheduler: Any, request: Any) -> bool:
+    """Try to promote a blocked request, as the engine would at the head of its queue."""
+    if scheduler._is_blocked_waiting_status(request.status):
+        scheduler._handle_blocked_waiting_request(request)
+    return not is_blocked(scheduler, request)
+
+
+def preempt(scheduler: Any, request: Any) -> None:
+    """Take a running request's seat and KV; it goes back to the waiting queue."""
+    scheduler.running.remove(request)
+    scheduler._preempt_request(request, time.monotonic())
+    # The runner would else take it for part of the previous batch when it resumes.
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def admitted(output: Any) -> dict[str, int]:
+    """Requests that got a seat in this step, with the tokens found in the KV cache."""
+    found = {new.req_id: int(new.num_computed_tokens) for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    if cached.resumed_req_ids:
+        for i, request_id in enumerate(cached.req_ids):
+            if request_id in cached.resumed_req_ids:
+                found[request_id] = int(cached.num_computed_tokens[i])
+    return found
+
+
+def results(outputs: dict[int, Any]) -> Iterator[tuple[str, int, bool]]:
+    """Id, new tokens and whether it ended, of each request with a result."""
+    for core_outputs in outputs.values():
+        for output in core_outputs.outputs:
+            yield output.request_id, len(output.new_token_ids), output.finish_reason is not None
+
+
+def end_status(status: Any) -> Status:
+    """How a request ended, in our words."""
+    stopped = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+    return Status.FINISHED if status in stopped else Status.ABORTED
+
+
+class KvProbe:
+    """Dry runs in the KV cache manager."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
+    def prefix(self, ids: Iterable[str]) -> tuple[IntArray, IntArray]:
+        """Cached tokens, and free blocks that starting the whole prompt takes."""
+        hits, needs = [], []
+        manager, size = self._scheduler.kv_cache_manager, self._scheduler.block_size
+        for request_id in ids:
+            request = self._scheduler.requests[request_id]
+            blocks, hit = manager.get_computed_blocks(request)[:2]
+            # A hit that nobody holds is taken from the free blocks like any other.
+            held = max((sum(b.ref_cnt > 0 for b in group) for group in blocks.blocks), default=0)
+            hits.append(int(hit))
+            needs.append(-(-request.num_tokens // size) - held)
+        return np.array(hits, dtype=np.int64), np.array(needs, dtype=np.int64)
+
+    def held(self, ids: Iterable[str]) -> IntArray:
+        """Blocks freed by displacing each; -1 for a request that cannot be freed now."""
+        return np.array([self._held(request_id) for request_id in ids], dtype=np.int64)
+
+    def _held(self, request_id: str) -> int:
+        request = self._scheduler.requests[request_id]
+        if not self._scheduler._request_blocks_can_be_freed(request):
+            return -1
+        groups = self._scheduler.kv_cache_manager.get_blocks(request_id).blocks
+        return min((sum(b.ref_cnt == 1 for b in group) for group in groups), default=0)

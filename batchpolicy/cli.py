@@ -1,0 +1,265 @@
+"""The ``batchpolicy`` command: policies here, the rest from installed entry points."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, NoReturn, cast
+
+import typer
+import typer.core
+from rich.console import Console
+from rich.table import Table
+from typing_extensions import override
+
+from batchpolicy import registry
+from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable, WorkloadError
+
+FAULT, USAGE = 1, 2
+_THE_USERS = (ConfigError, WorkloadError, EngineUnavailable)
+
+# Help without importing what runs the command.
+_SUMMARIES = {"ab": "Compare policies on an engine: paired intervals, losers shown."}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 ok, 1 fault, 2 usage.
+
+    Commands of other packages raise ``BatchPolicyError`` and leave the rest to this.
+    """
+    # Behind everything installed, so that no file of the user's shadows a library.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except BatchPolicyError as e:
+        print(e, file=sys.stderr)
+        return USAGE if isinstance(e, _THE_USERS) else FAULT
+    except BrokenPipeError:
+        # Whoever read us has enough; the interpreter must not complain at its exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    command = typer.main.get_command(app)
+    try:
+        command.main(args=None if arguments is None else list(arguments), prog_name="batchpolicy")
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else FAULT if e.code else 0
+    return 0
+
+
+def emit_json(value: object) -> None:
+    """Print a value as JSON; what JSON has no word for becomes text, such as ``"inf"``."""
+    print(json.dumps(_finite(value), indent=2, default=str))
+
+
+def console() -> Console:
+    """Where tables go: plain when ``NO_COLOR`` is set or nobody looks at the terminal."""
+    return Console(highlight=False)
+
+
+def fail(message: str, status: int = FAULT) -> NoReturn:
+    """End the command with a message on stderr."""
+    print(message, file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and value - value != 0.0:
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in cast("dict[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in cast("list[object]", value)]
+    return value
+
+
+class _Commands(typer.core.TyperGroup):
+    """Adds the installed commands, each imported only when it is chosen."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name in registry.names(registry.COMMANDS):
+            summary = _SUMMARIES.get(name, "An installed command.")
+            # A stand-in, enough to be listed and to be suggested for a near miss.
+            self.add_command(typer.core.TyperCommand(name, help=summary), name)
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:1] and args[0] in registry.names(registry.COMMANDS):
+            self.add_command(_loaded(args[0]), args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(name: str) -> Any:
+    found = registry.load(registry.COMMANDS, name)
+    if not isinstance(found, typer.Typer):
+        raise ConfigError(f"command {name!r} is {found!r}, expected a typer.Typer.")
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Scheduling policies for LLM serving engines.",
+)
+policies = typer.Typer(no_args_is_help=True, help="List, show and validate policies.")
+app.add_typer(policies, name="policies")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"batchpolicy {version('batchpolicy')}")
+        except PackageNotFoundError:
+            print("batchpolicy, not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@policies.command("list")
+def list_policies(as_json: Json = False) -> None:
+    """Names of the installed policies, what they do, and whether they may starve somebody."""
+    from batchpolicy.describe import installed_policies
+
+    found = list(installed_policies())
+    if as_json:
+        keys = ("name", "summary", "class", "may_starve", "requires", "native", "error")
+        emit_json([{key: one[key] for key in keys if key in one} for one in found])
+        return
+    table = Table("policy", "what it does", "may starve", box=None, pad_edge=False)
+    for one in found:
+        if "error" in one:
+            table.add_row(one["name"], f"cannot be used: {one['error']}", "")
+        else:
+            table.add_row(one["name"], one["summary"], "yes" if one["may_starve"] else "no")
+    console().print(table)
+
+
+@policies.command("show")
+def show_policy(
+    policy: Annotated[str, typer.Argument(help="A name, module:Class or file.py:Class.")],
+    as_json: Json = False,
+) -> None:
+    """A policy's description and parameters."""
+    from batchpolicy.describe import policy_facts
+
+    facts = policy_facts(policy, registry.policy_class(policy))
+    if as_json:
+        emit_json(facts)
+        return
+    out = console()
+    out.print(f"{facts['name']}  ({facts['class']})\n", markup=False)
+    out.print(facts["description"], markup=False)
+    starves = "may keep a request waiting for ever" if facts["may_starve"] else "starves nobody"
+    needs = ", ".join(facts["requires"]) or "nothing beyond the request's own facts"
+    out.print(f"\nIt {starves}. It requires: {needs}.\n", markup=False)
+    if not facts["parameters"]:
+        out.print("No parameters.")
+        return
+    table = Table("parameter", "default", "allowed", "searched", "", box=None, pad_edge=False)
+    for one in facts["parameters"]:
+        table.add_row(*(str(one[k]) for k in ("key", "default", "allowed", "searched", "help")))
+    out.print(table, markup=False)
+
+
+@policies.command("validate")
+def validate_files(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Policy files.")],
+    as_json: Json = False,
+) -> None:
+    """Check policy files; every mistake is named with its line."""
+    from batchpolicy.config import load_config
+
+    results: list[dict[str, object]] = []
+    for file in files:
+        try:
+            config = load_config(file)
+        except ConfigError as e:
+            results.append({"file": file, "valid": False, "mistakes": str(e).splitlines()})
+            if not as_json:
+                print(e, file=sys.stderr)
+        else:
+            results.append({"file": file, "valid": True, "policy": config.policy.name})
+            if not as_json:
+                print(f"{file}: valid, policy {config.policy.name}")
+    if as_json:
+        emit_json(results)
+    if not all(one["valid"] for one in results):
+        raise typer.Exit(USAGE)
+
+
+@policies.command("schema")
+def print_schema() -> None:
+    """JSON schema of policy files, for editors."""
+    from batchpolicy.config import config_schema
+
+    emit_json(config_schema())
+
+
+@app.command("check")
+def check(
+    policy: Annotated[
+        str, typer.Argument(help="A name, policy file, module:Class or file.py:Class.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Hold a policy to the promises of the interface; exit 1 when it breaks one."""
+    from batchpolicy.config import config_named
+    from batchpolicy.testing import check_policy
+
+    results = check_policy(config_named(policy).build_policy(), on_fail="report")
+    failed = [one for one in results if one.status == "failed"]
+    if as_json:
+        emit_json(
+            {
+                "policy": policy,
+                "passed": not failed,
+                "checks": [
+                    {
+                        "check": one.check,
+                        "status": one.status,
+                        "error": None if one.error is None else _said(one.error),
+                    }
+                    for one in results
+                ],
+            }
+        )
+    else:
+        table = Table("promise", "", "", box=None, pad_edge=False)
+        for one in results:
+            promise = one.check.removeprefix("check_").replace("_", " ")
+            table.add_row(promise, one.status, "" if one.error is None else _said(one.error))
+        console().print(table, markup=False)
+        kept = len(results) - len(failed)
+        print(f"\n{policy}: {kept} of {len(results)} promises kept")
+    if failed:
+        raise typer.Exit(FAULT)
+
+
+def _said(error: Exception) -> str:
+    text = str(error).strip() or "no message"
+    ours = isinstance(error, BatchPolicyError)
+    return text if ours else f"{type(error).__name__}: {text}"

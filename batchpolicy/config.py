@@ -1,0 +1,300 @@
+"""Policy files to policies: strict YAML or JSON, all mistakes at once, each with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from batchpolicy import registry
+from batchpolicy.component import Component
+from batchpolicy.document import Document, Loc, faults_of, short
+from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.policy import Policy
+
+Preempt = Literal["never", "class"]
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MOST_VALUES = 10_000
+
+
+class PolicySpec(BaseModel):
+    """A policy's name, its parameters, and the folder that paths in them start from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+    base: Path = Field(default_factory=Path.cwd)
+
+    def build(self) -> Policy:
+        """A new policy with state of its own.
+
+        Raises
+        ------
+        ConfigError
+            When there is no such policy, or it refuses the parameters.
+        """
+        cls = registry.policy_class(self.name, self.base)
+        with registry.relative_to(self.base):
+            try:
+                return cls.model_validate(self.params)
+            except ValidationError as e:
+                texts = [text for _, text in faults_of(e, cls, self.params)]
+                raise ConfigError(f"policy {self.name!r}: {' '.join(texts)}") from e
+
+
+class RequestDefaults(Component):
+    """Where a request's facts come from, and what holds when it does not say."""
+
+    tenant_from: tuple[Annotated[str, Field(min_length=1)], ...] = ("vllm_xargs.tenant",)
+    """Places that may name the tenant; the first that does counts."""
+    # Far inside the columns' 64 bits, so that policies can compute with it.
+    default_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
+    """Priority of requests that ask for none; lower is more urgent."""
+
+
+class PolicyConfig(BaseModel):
+    """What a policy file says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    policy: PolicySpec
+    preempt: Preempt | None = None
+    requests: RequestDefaults = RequestDefaults()
+    title: str = ""
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _read_policy(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @property
+    def label(self) -> str:
+        """Short name for tables: the file's, or the policy's."""
+        return self.title or self.policy.name.rpartition(":")[2]
+
+    def build_policy(self) -> Policy:
+        """A new policy with state of its own; see ``PolicySpec.build``."""
+        return self.policy.build()
+
+    def preempts(self) -> Preempt:
+        """Whether requests may be displaced: as the file says, else as suits the policy.
+
+        A policy equal to the engine's own order displaces nobody, so that the
+        engine's own queue can stay in place.
+        """
+        if self.preempt is not None:
+            return self.preempt
+        return "never" if self.build_policy().native_order() is not None else "class"
+
+
+class PolicyFile(Component):
+    """The keys of a policy file; ``policy`` is read apart, as its keys depend on the name."""
+
+    apiVersion: Literal["batchpolicy/v1"]
+    kind: Literal["Policy"]
+    policy: Any
+    preempt: Preempt | None = None
+    """Who may be displaced to admit others: nobody, or running requests of a worse class."""
+    requests: RequestDefaults = RequestDefaults()
+
+
+def load_config(path: str | Path) -> PolicyConfig:
+    """The policy file at ``path``.
+
+    Raises
+    ------
+    ConfigError
+        With everything that is wrong with the file.
+    """
+    document = read_document(Path(path))
+    read = document.validate(PolicyFile, document.value)
+    spec = _policy_spec(document)
+    document.raise_faults()
+    if read is None or spec is None:
+        raise AssertionError("a part that could not be read has a fault")
+    return PolicyConfig(
+        policy=spec, preempt=read.preempt, requests=read.requests, title=Path(path).stem
+    )
+
+
+def config_named(text: str) -> PolicyConfig:
+    """What a command line calls a policy: a file, an installed name, or where its class is.
+
+    ``text`` is a ``.yaml``, ``.yml`` or ``.json`` file, a name such as ``fcfs``,
+    ``module:Class`` or ``path/to/file.py:Class``.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such policy, or it cannot do without parameters.
+    """
+    if text.endswith(_SUFFIXES):
+        return load_config(text)
+    if ":" not in text and not text.endswith(".py") and Path(text).is_file():
+        raise ConfigError(f"{text}: not a policy file; those end in {', '.join(_SUFFIXES)}.")
+    config = PolicyConfig(policy=PolicySpec(name=text))
+    config.build_policy()
+    return config
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON schema of a policy file, with the parameters of each installed policy."""
+    from batchpolicy.schema import file_schema  # on request only: it imports every policy
+
+    return file_schema(PolicyFile)
+
+
+def read_document(path: Path) -> Document:
+    """The one mapping in a YAML or JSON file, with its lines; duplicate keys are faults.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such file, or it is not YAML, empty, or no mapping.
+    """
+    document = Document(path)
+    text = _text_of(path)
+    # JSON may be indented with tabs, and has them nowhere else; YAML refuses them.
+    text = text.replace("\t", " ") if path.suffix == ".json" else text
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        said = ": ".join(part for part in (e.context, e.problem) if part)
+        raise ConfigError(f"{path}:{mark.line + 1 if mark else 1}: not YAML: {said}.") from e
+    except yaml.reader.ReaderError as e:
+        line = text.count("\n", 0, e.position) + 1
+        raise ConfigError(f"{path}:{line}: character {e.character!r} is not allowed.") from e
+    except RecursionError as e:
+        raise ConfigError(f"{path}: nested too deeply.") from e
+    if root is None:
+        raise ConfigError(f"{path}:1: the file is empty; expected a mapping.")
+    document.value = _plain(root, document, (), ())
+    if not isinstance(document.value, dict):
+        raise ConfigError(f"{path}:1: the file is {short(document.value)}; expected a mapping.")
+    return document
+
+
+def _policy_spec(document: Document) -> PolicySpec | None:
+    """The policy that the file names, its parameters checked; None where there are faults."""
+    whole = cast("dict[str, object]", document.value)
+    if "policy" not in whole:
+        return None  # noted with the other keys
+    given = whole["policy"]
+    loc: Loc = ("policy",)
+    if not isinstance(given, str | dict):
+        document.fault(loc, f"policy is {short(given)}; expected a name, or a mapping with one.")
+        return None
+    params = {"name": given} if isinstance(given, str) else cast("dict[str, object]", given).copy()
+    at = (*loc, "name")
+    if "name" not in params:
+        known = ", ".join(registry.names(registry.POLICIES))
+        document.fault(loc, f"policy.name is missing. Installed: {known or 'none'}.")
+        return None
+    name = params.pop("name")
+    if not isinstance(name, str):
+        document.fault(at, f"policy.name is {short(name)}; expected a name.")
+        return None
+    base = document.path.absolute().parent
+    try:
+        cls = registry.policy_class(name, base)
+    except BatchPolicyError as e:
+        document.fault(at, str(e))
+        return None
+    with registry.relative_to(base):
+        made = document.validate(cls, params, loc)
+    return None if made is None else PolicySpec(name=name, params=params, base=base)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as e:
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        hint = registry.near(path.name, [p.name for p in beside if p.suffix in _SUFFIXES])
+        raise ConfigError(f"no file {str(path)!r}.{hint}") from e
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read: {e.strerror}.") from e
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        line = raw.count(b"\n", 0, e.start) + 1
+        raise ConfigError(f"{path}:{line}: byte 0x{raw[e.start]:02x} is not UTF-8.") from e
+
+
+class _Loader(yaml.SafeLoader):
+    """Scalars as in YAML 1.2 and JSON: ``no`` is a word, ``1e3`` a number, ``1:30`` neither."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+
+_INT, _FLOAT, _BOOL, _NULL, _STR = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null", "str")
+)
+_TAGS = {_INT, _FLOAT, _BOOL, _NULL, _STR, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+for _tag, _pattern, _first in (
+    (_INT, r"[-+]?[0-9]+", "-+0123456789"),
+    (_FLOAT, r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    (_FLOAT, r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+    (_BOOL, r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list(_first))  # type: ignore[no-untyped-call]
+
+
+def _plain(node: yaml.Node, document: Document, loc: Loc, above: tuple[yaml.Node, ...]) -> object:
+    """The value of a node; notes its line, and as faults what files may not contain."""
+    document.lines.setdefault(loc, node.start_mark.line + 1)
+    # Aliases to aliases multiply, and an alias may contain itself.
+    if len(document.lines) > _MOST_VALUES or node in above:
+        raise ConfigError(
+            f"{document.path}: more than {_MOST_VALUES:,} values, or an alias in itself."
+        )
+    above = (*above, node)
+    if node.tag not in _TAGS:
+        document.fault(loc, f"tag {node.tag!r} is not allowed; write a plain value.")
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, document, loc)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(one, document, (*loc, i), above) for i, one in enumerate(node.value)]
+    found: dict[str, object] = {}
+    for key, value in cast(yaml.MappingNode, node).value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            document.faults.append((line, "a key is a list or a mapping; expected a name."))
+            continue
+        name = str(key.value)
+        place = (*loc, name)
+        if name in found:
+            first = document.lines[place]
+            document.faults.append((line, f"key {name!r} is set twice, first in line {first}."))
+            continue
+        document.lines[place] = line
+        found[name] = _plain(value, document, place, above)
+    return found
+
+
+def _scalar(node: yaml.ScalarNode, document: Document, loc: Loc) -> object:
+    text = str(node.value)
+    try:
+        if node.tag == _INT:
+            return int(text)
+        if node.tag == _FLOAT:
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        if node.tag == _BOOL:
+            return text.lower() == "true"
+        if node.tag == _NULL:
+            return None
+    except ValueError:
+        return text  # as after !!int, or thousands of digits: whoever reads it says what it wants
+    try:
+        # JSON writes characters beyond the basic plane as two escapes.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except ValueError:
+        document.fault(loc, "half of a surrogate pair is no character.")
+        return ""

@@ -1,0 +1,175 @@
+"""What a file says, where it says it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from batchpolicy import registry
+from batchpolicy.errors import BatchPolicyError, ConfigError
+
+Loc = tuple[str | int, ...]
+"""Keys and list positions that lead to a value."""
+
+_M = TypeVar("_M", bound=BaseModel)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain values of a file, the line of each, and the faults found so far."""
+
+    path: Path
+    value: object = None
+    lines: dict[Loc, int] = field(default_factory=dict[Loc, int])
+    faults: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+
+    def fault(self, loc: Loc, text: str) -> None:
+        """Note a fault at the nearest place that the file has."""
+        while loc and loc not in self.lines:
+            loc = loc[:-1]
+        self.faults.append((self.lines.get(loc, 1), text))
+
+    def validate(self, model: type[_M], value: object, loc: Loc = ()) -> _M | None:
+        """The model of ``value``, which stands at ``loc``; None after noting its faults."""
+        before = len(self.faults)
+        try:
+            made = model.model_validate(value)
+        except ValidationError as e:
+            for where, text in faults_of(e, model, value, loc):
+                self.fault(where, text)
+        except BatchPolicyError as e:
+            self.fault(loc, str(e))
+        else:
+            for name in _python_names(model, value):
+                self.fault((*loc, name), _unknown((*loc, name), model))
+            return made if len(self.faults) == before else None
+        return None
+
+    def raise_faults(self) -> None:
+        """Raise one ConfigError for all faults, in the order of the file."""
+        if self.faults:
+            lines = [f"{self.path}:{line}: {text}" for line, text in sorted(self.faults)]
+            raise ConfigError("\n".join(dict.fromkeys(lines)))
+
+
+def faults_of(
+    error: ValidationError, model: type[BaseModel] | None, value: object, at: Loc = ()
+) -> Iterator[tuple[Loc, str]]:
+    """Place and text of each fault that pydantic found in ``value``, which stands at ``at``."""
+    for one in error.errors(include_url=False):
+        about_key = one["type"] in {"missing", "extra_forbidden"}
+        loc, found = _walk(value, one["loc"], keep_last=about_key)
+        place = (*at, *loc)
+        context = one.get("ctx", {})
+        cause = context.get("error")
+        if isinstance(cause, ValidationError):
+            yield from faults_of(cause, _named_model(found), found, place)
+        elif one["type"] == "missing":
+            yield place, f"{dotted(place)} is missing."
+        elif one["type"] == "extra_forbidden":
+            yield place, _unknown(place, _model_at(model, loc[:-1]))
+        elif isinstance(cause, BatchPolicyError):
+            yield place, f"{dotted(place)}: {cause}"
+        elif cause is not None:
+            yield place, f"{dotted(place)} is {short(found)}; {_sentence(str(cause))}"
+        else:
+            hint = ""
+            if one["type"] in {"literal_error", "enum"} and isinstance(found, str):
+                choices = re.findall(r"'([^']*)'", one["msg"])
+                hint = registry.near(found, choices) if len(choices) > 1 else ""
+            yield place, f"{dotted(place)} is {short(found)}; {_expected(one['msg'])}{hint}"
+
+
+def dotted(loc: Loc) -> str:
+    """A place as people write it: ``policy.terms[0].weight``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return text.removeprefix(".")
+
+
+def short(value: object) -> str:
+    """What was found, in a few words."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return _SHORT.repr(value)
+
+
+def _walk(value: object, loc: Loc, keep_last: bool) -> tuple[Loc, object]:
+    """The parts of ``loc`` that exist, and what is there.
+
+    Pydantic adds parts of its own, such as the branch of a union.
+    """
+    kept: list[str | int] = []
+    for place, part in enumerate(loc):
+        if isinstance(value, dict) and part in value:
+            value = cast("dict[str | int, object]", value)[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = cast("list[object]", value)[part]
+        elif not (keep_last and place == len(loc) - 1):
+            continue
+        kept.append(part)
+    return tuple(kept), value
+
+
+def _expected(message: str) -> str:
+    text = message.removeprefix("Input should be ").split(", unable to parse")[0]
+    text = re.sub(r"a valid dictionary( or instance of \w+)?|an instance of \w+", "a mapping", text)
+    text = text.replace("a valid tuple", "a list").replace("a valid integer", "an integer")
+    text = re.sub(r"^(greater|less) than", r"a number \1 than", text.replace("a valid ", "a "))
+    return _sentence(f"expected {text}" if message.startswith("Input should be ") else text)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _unknown(loc: Loc, model: type[BaseModel] | None) -> str:
+    if model is None:
+        return f"unknown key {dotted(loc)!r}."
+    known = [one.alias or name for name, one in model.model_fields.items()]
+    listed = f" Known: {', '.join(known)}." if known else " It has no parameters."
+    return f"unknown key {dotted(loc)!r}.{registry.near(str(loc[-1]), known)}{listed}"
+
+
+def _python_names(model: type[BaseModel], value: object) -> list[str]:
+    """Keys that are a field's name in Python where files have an alias."""
+    if not isinstance(value, dict):
+        return []
+    fields = model.model_fields.items()
+    return [name for name, one in fields if one.alias not in {None, name} and name in value]
+
+
+def _model_at(model: type[BaseModel] | None, loc: Loc) -> type[BaseModel] | None:
+    """The model of what stands at ``loc`` in ``model``, where one class says so."""
+    for part in loc:
+        fields = model.model_fields if model else {}
+        found = [one for name, one in fields.items() if part in {name, one.alias}]
+        inside = _models_in(found[0].annotation) if found else []
+        model = inside[0] if len(inside) == 1 else None
+    return model
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
+
+
+def _named_model(value: object) -> type[BaseModel] | None:
+    """The class of a term that was built from ``{name: ...}``."""
+    name = cast("dict[str, object]", value).get("name") if isinstance(value, dict) else None
+    try:
+        return registry.term_class(name) if isinstance(name, str) else None
+    except BatchPolicyError:
+        return None

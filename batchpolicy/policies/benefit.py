@@ -1,0 +1,87 @@
+"""The default policy: priority, urgency and fairness in one number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import ConfigDict, Field, NonNegativeFloat, field_validator
+from typing_extensions import override
+
+from batchpolicy.policy import Policy, Step, Tags, Work
+from batchpolicy.registry import build_term
+from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.terms import Fairness, PriorityTerm, Scorer, Term, Urgency
+from batchpolicy.tune import Tune
+
+
+class Benefit(Policy):
+    """Serve first whoever gains most: ``w_p * priority + w_u * urgency + lambda * fairness``.
+
+    Each term lies in [0, 1]. Lambda is the weight of fairness: at 0 only priority
+    and urgency count, and the larger it is, the nearer the order comes to that of
+    the virtual token counters. Further terms, installed or from a file, add to the
+    sum. Without an ageing term a request can wait for as long as better ones come.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+    tags: ClassVar[Tags] = Tags(may_starve=True)
+
+    lambda_: Annotated[NonNegativeFloat, Field(alias="lambda"), Tune(0.01, 10.0, log=True)] = 0.5
+    """Weight of fairness between tenants."""
+    priority: PriorityTerm = PriorityTerm()
+    urgency: Urgency = Urgency()
+    fairness: Fairness = Field(default_factory=Fairness)
+    terms: tuple[Term, ...] = ()
+    """Further terms: a list of ``{name: ..., weight: ...}``."""
+
+    @field_validator("terms", mode="before")
+    @classmethod
+    def _build_terms(cls, given: Any) -> Any:
+        return tuple(map(build_term, given)) if isinstance(given, (list, tuple)) else given
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        total = np.zeros(len(requests))
+        for weight, term in self._weighted():
+            if weight:
+                total += weight * term.score(requests, step)
+        return total
+
+    @override
+    def tenant_weights(self) -> Mapping[str, float]:
+        return self.fairness.weights
+
+    @override
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        for _, term in self._weighted():
+            term.on_arrived(rows, step)
+
+    @override
+    def on_admitted(self, rows: Requests, step: Step) -> None:
+        for _, term in self._weighted():
+            term.on_admitted(rows, step)
+
+    @override
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        for _, term in self._weighted():
+            term.on_computed(rows, work, step)
+
+    @override
+    def on_preempted(self, rows: Requests, step: Step) -> None:
+        for _, term in self._weighted():
+            term.on_preempted(rows, step)
+
+    @override
+    def on_finished(self, rows: Requests, step: Step) -> None:
+        for _, term in self._weighted():
+            term.on_finished(rows, step)
+
+    def _weighted(self) -> tuple[tuple[float, Scorer], ...]:
+        return (
+            (self.priority.weight, self.priority),
+            (self.urgency.weight, self.urgency),
+            (self.lambda_, self.fairness),
+            *((term.weight, term) for term in self.terms),
+        )

@@ -1,0 +1,85 @@
+"""What an adapter tells the runner, and what it gets back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from batchpolicy.policy import Role
+from batchpolicy.requests import IntArray
+from batchpolicy.step_cost import StepCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """Ceilings and abilities of the engine, fixed at its start."""
+
+    max_running: int
+    max_token_budget: int
+    total_kv_blocks: int
+    kv_block_tokens: int
+    clock: Callable[[], float]
+    """Seconds, monotonic; read once a step, by ``PolicyRunner.tick`` alone."""
+    max_prefill_chunk: int | None = None
+    """Most prompt tokens of one request in one step, if the engine caps them."""
+    role: Role = "both"
+    mixed: bool = True
+    max_partial: int | None = None
+    """Requests that may be mid-prefill; None for as many as run."""
+    decode_tokens: int = 1
+    """Tokens that one decode is charged: 1 plus drafts."""
+    lag_steps: int = 0
+    """Steps planned before their predecessors' results: 1 under async scheduling."""
+    cost: StepCost | None = None
+    capabilities: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """What an adapter knows of a request when it arrives."""
+
+    prompt_tokens: int
+    max_tokens: int
+    priority: int = 0
+    tenant: str = ""
+    weight: float = 1.0
+    session: str = ""
+    lora: str = ""
+    ttft_slo_s: float = math.inf
+    tpot_slo_s: float = math.inf
+    deadline_s: float = math.inf
+    queue_ttl_s: float = math.inf
+    arrival_s: float | None = None
+    """Known only under a virtual clock; else the tick that follows stamps it."""
+    ready: bool = True
+
+
+class Tick(NamedTuple):
+    """What could differ between ranks in one step."""
+
+    now_s: float
+
+
+class Plan(NamedTuple):
+    """What the engine should do in one step; ids in order."""
+
+    admit: list[str] = []  # noqa: RUF012 - never written to
+    """Waiting requests to offer, best first; the engine stops where one does not fit."""
+    preempt: list[str] = []  # noqa: RUF012
+    """Running requests to displace before anything else."""
+    reorder: bool = False
+    """Put the running requests in ``keep_order``: blocks or tokens are short."""
+
+
+class Probe(Protocol):
+    """Dry runs in the engine, asked only when victims are sought."""
+
+    def prefix(self, ids: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """Cached tokens, and free blocks that starting the whole prompt takes."""
+        ...
+
+    def held(self, ids: Sequence[str]) -> IntArray:
+        """Blocks freed by displacing each; -1 for a request that cannot be freed now."""
+        ...

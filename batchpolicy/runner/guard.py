@@ -1,0 +1,108 @@
+"""Calls into a policy that cannot hurt the engine."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from batchpolicy.errors import PolicyContractError
+from batchpolicy.policy import Policy, Ranking, Step
+from batchpolicy.requests import FloatArray, IntArray, Requests
+
+logger = logging.getLogger(__name__)
+
+
+class Guard:
+    """Asks a policy, checks its answers, and answers itself when they cannot be used.
+
+    A fault in a pure call means order of arrival for that step. A fault in a hook
+    leaves the policy's accounts in doubt, so that it is not asked again. Faults are
+    counted; the first traceback is logged.
+    """
+
+    def __init__(self, policy: Policy, counters: Counter[str], *, strict: bool) -> None:
+        self._policy = policy
+        self._counters = counters
+        self._strict = strict
+        self._logged = False
+        self.suspended = False
+
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        """The policy's ranking, or that of arrival."""
+        n = len(waiting)
+        if self.suspended:
+            return _arrival(waiting)
+        try:
+            ranking = self._policy.rank(waiting, step)
+            return Ranking(
+                self._floats(ranking.benefit, n, "benefit"),
+                None if ranking.tier is None else self._ints(ranking.tier, n, "tier"),
+                None
+                if ranking.admissible is None
+                else self._array(ranking.admissible, n, "admissible", np.bool_),
+            )
+        except Exception:
+            self._fault("policy_faults")
+            return _arrival(waiting)
+
+    def keep(self, running: Requests, step: Step) -> FloatArray:
+        """The policy's benefit of keeping each row, or that of arrival."""
+        if self.suspended:
+            return _arrival(running).benefit
+        try:
+            keep = self._policy.keep_benefit(running, step)
+            return self._floats(keep, len(running), "keep_benefit", infinite=True)
+        except Exception:
+            self._fault("policy_faults")
+            return _arrival(running).benefit
+
+    def hooks(self, deliver: Callable[[], None], silence: Callable[[], None]) -> None:
+        """Run the hooks; after a fault the policy is not told or asked anything more."""
+        try:
+            deliver()
+        except Exception:
+            self._fault("hook_faults")
+            self.suspended = True
+            silence()
+
+    def _floats(self, got: object, n: int, name: str, *, infinite: bool = False) -> FloatArray:
+        values = self._array(got, n, name, np.float64)
+        usable = ~np.isnan(values) & (values != -np.inf) if infinite else np.isfinite(values)
+        if not usable.all():
+            row = int(np.flatnonzero(~usable)[0])
+            self._broken(name, f"returned {values[row]} for row {row} of {n}")
+        return values
+
+    def _ints(self, got: object, n: int, name: str) -> IntArray:
+        return self._array(got, n, name, np.int64)
+
+    def _array(self, got: object, n: int, name: str, dtype: type[np.generic]) -> np.ndarray:
+        values = np.asarray(got)
+        if values.shape != (n,):
+            self._broken(name, f"returned shape {values.shape}, expected ({n},)")
+        if not np.can_cast(values.dtype, dtype, casting="same_kind"):
+            self._broken(name, f"returned dtype {values.dtype}, expected {np.dtype(dtype)}")
+        return values.astype(dtype, copy=False)
+
+    def _broken(self, name: str, what: str) -> None:
+        raise PolicyContractError(f"{type(self._policy).__name__}.{name} {what}")
+
+    def _fault(self, counter: str) -> None:
+        if self._strict:
+            raise
+        self._counters[counter] += 1
+        if not self._logged:
+            self._logged = True
+            logger.exception(
+                "policy %s failed; requests are served in order of arrival %s. "
+                "Further faults are counted, not logged.",
+                type(self._policy).__name__,
+                "until it recovers" if counter == "policy_faults" else "from now on",
+            )
+
+
+def _arrival(rows: Requests) -> Ranking:
+    return Ranking(-rows.seq.astype(np.float64))

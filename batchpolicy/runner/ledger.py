@@ -1,0 +1,225 @@
+"""Books on every request: events of the engine become columns, and events for the hooks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchpolicy.policy import Policy
+from batchpolicy.requests import IntArray, Requests, Status
+from batchpolicy.runner.codes import Codes
+from batchpolicy.runner.events import EventLog
+from batchpolicy.runner.facts import EngineFacts, RequestFacts
+from batchpolicy.runner.table import RequestTable, Slots, SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """What a step computes, until its results are back."""
+
+    slots: Slots
+    seqs: IntArray
+    prefill: IntArray
+
+
+class Ledger:
+    """Keeps the columns true to the engine.
+
+    Three sets of slots are disjoint: ``waiting`` can start, ``blocked`` waits for
+    something outside, ``running`` holds a seat.
+    """
+
+    def __init__(self, policy: Policy, engine: EngineFacts) -> None:
+        self.table = RequestTable()
+        self.events = EventLog(policy, self.table)
+        self.waiting = SlotSet()
+        self.blocked = SlotSet()
+        self.running = SlotSet()
+        self.mid_prefill = 0
+        """Running requests whose prompt was not done after the last step."""
+        self.step_s = float("nan")
+        self._block_tokens = engine.kv_block_tokens
+        self._weights = dict(policy.tenant_weights())
+        self._tenants, self._sessions, self._loras = Codes(), Codes(), Codes()
+        self._turns: dict[int, int] = {}
+        self._unstamped: list[int] = []
+        self._in_flight: deque[_InFlight] = deque()
+
+    @property
+    def now_s(self) -> float:
+        """Time of the current tick."""
+        return self.table.now_s
+
+    def view(self, slots: SlotSet) -> Requests:
+        """The rows of a set; valid until the next event."""
+        return self.table.rows(slots.array())
+
+    def begin(self, now_s: float) -> None:
+        """A step starts; requests that came since the last one have arrived now."""
+        self.table.now_s = now_s
+        if self._unstamped:
+            self.table.columns["arrival_s"][self._unstamped] = now_s
+            self._unstamped.clear()
+
+    def arrived(self, request_id: str, facts: RequestFacts) -> None:
+        """A new request; one whose id is known is ignored."""
+        if request_id in self.table:
+            return
+        session = self._sessions(facts.session)
+        turn = self._turns.get(session, 0) if session >= 0 else 0
+        if session >= 0:
+            self._turns[session] = turn + 1
+        slot = self.table.add(
+            request_id,
+            arrival_s=self.now_s if facts.arrival_s is None else facts.arrival_s,
+            priority=facts.priority,
+            tenant=self._tenants(facts.tenant),
+            weight=self._weights.get(facts.tenant, facts.weight),
+            session=session,
+            turn=turn,
+            lora=self._loras(facts.lora),
+            prompt_tokens=facts.prompt_tokens,
+            max_tokens=facts.max_tokens,
+            ttft_slo_s=facts.ttft_slo_s,
+            tpot_slo_s=facts.tpot_slo_s,
+            deadline_s=facts.deadline_s,
+            queue_ttl_s=facts.queue_ttl_s,
+            ready=facts.ready,
+            need_kv_blocks=-(-facts.prompt_tokens // self._block_tokens),
+        )
+        if facts.arrival_s is None:
+            self._unstamped.append(slot)
+        (self.waiting if facts.ready else self.blocked).add(slot)
+        self.events.add("arrived", slot)
+
+    def ready(self, request_id: str, flag: bool) -> None:
+        """A waiting request can start now, or cannot any more."""
+        slot = self.table.slots.get(request_id)
+        if slot is None or slot in self.running:
+            return
+        source, target = (self.blocked, self.waiting) if flag else (self.waiting, self.blocked)
+        if source.discard(slot):
+            target.add(slot)
+            self.table.columns["ready"][slot] = flag
+
+    def finished(self, request_id: str, status: Status) -> None:
+        """A request ended, from whatever state; unknown and ended ids are ignored."""
+        if request_id not in self.table:
+            return
+        slot = self.table.forget(request_id)
+        self.table.columns["status"][slot] = int(status)
+        self._drop(slot)
+        self.events.add("finished", slot)
+
+    def preempted(self, request_id: str) -> None:
+        """A running request lost its KV and waits again; its hook must have run before."""
+        slot = self.table.slots.get(request_id)
+        if slot is None or not self.running.discard(slot):
+            return
+        columns = self.table.columns
+        tokens = int(columns["prompt_tokens"][slot] + columns["output_tokens"][slot])
+        columns["computed_tokens"][slot] = 0
+        columns["cached_tokens"][slot] = 0
+        columns["kv_blocks"][slot] = 0
+        columns["need_kv_blocks"][slot] = -(-tokens // self._block_tokens)
+        columns["preemptions"][slot] += 1
+        columns["status"][slot] = int(Status.WAITING)
+        self.waiting.add(slot)
+
+    def admitted(self, found: Mapping[str, int]) -> None:
+        """Requests take a seat, with so many tokens found in the KV cache."""
+        columns = self.table.columns
+        slots = [s for s in map(self.table.slots.get, found) if s is not None]
+        self._count_overtakes(slots)
+        for request_id, hit in found.items():
+            slot = self.table.slots.get(request_id)
+            if slot is None:
+                continue
+            self._drop(slot)
+            self.running.add(slot)
+            columns["status"][slot] = int(Status.RUNNING)
+            columns["ready"][slot] = True
+            columns["computed_tokens"][slot] = hit
+            columns["cached_tokens"][slot] = hit
+            if np.isnan(columns["first_scheduled_s"][slot]):
+                columns["first_scheduled_s"][slot] = self.now_s
+            self.events.add("admitted", slot)
+
+    def scheduled(self, tokens: Mapping[str, int]) -> None:
+        """The engine computes so many tokens of each request in this step."""
+        known = self.table.slots
+        pairs = [(known[i], n) for i, n in tokens.items() if i in known]
+        slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
+        counts = np.array([n for _, n in pairs], dtype=np.int64)
+        columns = self.table.columns
+        left = self.table.rows(slots).prefill_tokens
+        prefill = np.minimum(counts, left)
+        self.mid_prefill = int((left > counts).sum())
+        computed = columns["computed_tokens"][slots] + counts
+        columns["computed_tokens"][slots] = computed
+        columns["kv_blocks"][slots] = -(-computed // self._block_tokens)
+        self._in_flight.append(_InFlight(slots, columns["seq"][slots], prefill))
+
+    def produced(
+        self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float
+    ) -> None:
+        """Results of the oldest step in flight: tokens delivered, drafts rejected."""
+        self.step_s = elapsed_s
+        columns, known = self.table.columns, self.table.slots
+        at_s = self.now_s + elapsed_s
+        pairs = [(known[i], n) for i, n in outputs.items() if n and i in known]
+        slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
+        counts = np.array([n for _, n in pairs], dtype=np.int64)
+        columns["output_tokens"][slots] += counts
+        first = slots[np.isnan(columns["first_token_s"][slots])]
+        columns["first_token_s"][first] = at_s
+        columns["last_token_s"][slots] = at_s
+        for request_id, n in rejected.items():
+            if request_id in known:
+                columns["computed_tokens"][known[request_id]] -= n
+        self._log_work(slots, counts, elapsed_s)
+
+    def slots_of(self, ids: Iterable[str]) -> Slots:
+        """Slots of known ids, in their order."""
+        known = self.table.slots
+        return np.array([known[i] for i in ids if i in known], dtype=np.intp)
+
+    def _log_work(self, slots: Slots, output: IntArray, elapsed_s: float) -> None:
+        done = self._in_flight.popleft() if self._in_flight else None
+        if done is None:
+            self.events.computed(slots, np.zeros_like(output), output, elapsed_s)
+            return
+        # Who ended in flight is not reported, even if its slot has a new owner.
+        status, seq = self.table.columns["status"], self.table.columns["seq"]
+        live = (seq[done.slots] == done.seqs) & (status[done.slots] <= int(Status.RUNNING))
+        worked, prefill = done.slots[live], done.prefill[live]
+        if len(worked) == len(slots) and bool((worked == slots).all()):
+            self.events.computed(worked, prefill, output, elapsed_s)
+            return
+        delivered = dict(zip(slots.tolist(), output.tolist(), strict=True))
+        both = [delivered.pop(slot, 0) for slot in worked.tolist()]
+        # Tokens in flight of a row that was preempted since then still count.
+        extra = np.array(list(delivered), dtype=np.intp)
+        self.events.computed(
+            np.concatenate([worked, extra]),
+            np.concatenate([prefill, np.zeros(len(extra), dtype=np.int64)]),
+            np.array(both + list(delivered.values()), dtype=np.int64),
+            elapsed_s,
+        )
+
+    def _count_overtakes(self, slots: list[int]) -> None:
+        columns = self.table.columns
+        first = [s for s in slots if columns["preemptions"][s] == 0]
+        if not first or not len(self.waiting):
+            return
+        seqs = np.sort(columns["seq"][first])
+        waiting = self.waiting.array()
+        later = len(seqs) - np.searchsorted(seqs, columns["seq"][waiting], side="right")
+        columns["overtakes"][waiting] += later
+
+    def _drop(self, slot: int) -> None:
+        # In exactly one of the three.
+        _ = self.running.discard(slot) or self.waiting.discard(slot) or self.blocked.discard(slot)

@@ -1,0 +1,182 @@
+"""One plan: whom to offer to the engine, whom to displace for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from batchpolicy.policy import Policy, Ranking, Step
+from batchpolicy.requests import IntArray, Requests
+from batchpolicy.runner.demand import Demand
+from batchpolicy.runner.displacement import Room, just_enough, victim_order
+from batchpolicy.runner.facts import EngineFacts, Plan, Probe
+from batchpolicy.runner.guard import Guard
+from batchpolicy.runner.order import best_first
+from batchpolicy.state import StateArray
+
+MAX_VICTIMS_A_STEP = 16
+MAX_DISPLACED_A_REQUEST = 4
+"""Past this, a request is not displaced for a more urgent one any more."""
+SPARE_ROWS = 16
+"""Rows beyond the free seats that are offered, as the engine passes some by."""
+MAX_PROBES = 64
+
+
+@dataclass(slots=True)
+class Left:
+    """What is left for admission while a plan grows."""
+
+    seats: int
+    blocks: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Planner:
+    """Turns a ranking into a plan; keeps only how often each request was displaced."""
+
+    policy: Policy
+    engine: EngineFacts
+    guard: Guard
+    counters: Counter[str]
+    probe: Probe | None
+    displaced: StateArray = field(default_factory=StateArray)
+    """Times that each slot was displaced by a more urgent request."""
+
+    def admit(
+        self, waiting: Requests, step: Step, running: Requests, demand: Demand, displace: bool
+    ) -> Plan:
+        """Offer the best waiting rows, displacing for those of a more urgent class."""
+        ranking = self.guard.rank(waiting, step)
+        rows = self._candidates(waiting, ranking, step, displace)
+        best = waiting.take(rows)
+        left = Left(step.seats, step.free_kv_blocks, step.token_budget)
+        room = _Displacer(self, running, demand, step) if displace else None
+        chunk = self.engine.max_prefill_chunk
+        planned: list[int] = []
+        held: list[int] = []
+        need_blocks, prefill = best.need_kv_blocks, best.prefill_tokens
+        for place, priority in enumerate(best.priority.tolist()):
+            tokens = int(prefill[place]) if chunk is None else min(int(prefill[place]), chunk)
+            blocks = int(need_blocks[place])
+            if blocks > left.blocks and place < MAX_PROBES:
+                blocks = self._probed_blocks(best, place, blocks)
+            fits = not held and left.seats > 0 and left.tokens > 0 and blocks <= left.blocks
+            if not fits:
+                need = Room(
+                    int(left.seats <= 0), max(blocks - left.blocks, 0), int(left.tokens <= 0)
+                )
+                freed = room.make_room(priority, need) if room is not None else None
+                if freed is None:
+                    held.append(place)
+                    continue
+                left.seats += freed.seats
+                left.blocks += freed.blocks
+                left.tokens += freed.tokens
+            left.seats -= 1
+            left.blocks -= blocks
+            left.tokens -= min(tokens, max(left.tokens, 0))
+            planned.append(place)
+        ids = best.request_id
+        # The engine knows better what fits, so rows held here are still offered, last.
+        return Plan(
+            [ids[place] for place in planned + held], room.victims if room is not None else []
+        )
+
+    def relieve(self, running: Requests, step: Step, demand: Demand) -> Plan:
+        """Running rows will need more blocks than there are: displace the least urgent."""
+        room = _Displacer(self, running, demand, step)
+        room.make_room(None, Room(0, -step.free_kv_blocks, 0))
+        return Plan([], room.victims, reorder=True)
+
+    def _candidates(
+        self, waiting: Requests, ranking: Ranking, step: Step, displace: bool
+    ) -> IntArray:
+        window = step.window + (MAX_VICTIMS_A_STEP if displace else 0)
+        benefit, tier, admissible = ranking
+        if admissible is None:
+            return best_first(benefit, tier, waiting.seq, window)
+        open_rows = np.flatnonzero(admissible)
+        if not len(open_rows) and not len(step.running):
+            # All held and nothing running: without a step, nothing would ever change.
+            self.counters["forced"] += 1
+            return np.array([int(waiting.seq.argmin())])
+        best = best_first(
+            benefit[open_rows],
+            None if tier is None else tier[open_rows],
+            waiting.seq[open_rows],
+            window,
+        )
+        return open_rows[best]
+
+    def _probed_blocks(self, best: Requests, place: int, blocks: int) -> int:
+        if self.probe is None:
+            return blocks
+        return int(self.probe.prefix([best.request_id[place]])[1][0])
+
+
+class _Displacer:
+    """The victims of one plan, ordered when the first is sought."""
+
+    def __init__(self, planner: Planner, running: Requests, demand: Demand, step: Step) -> None:
+        self._planner = planner
+        self._running = running
+        self._demand = demand
+        self._step = step
+        self._order: list[int] | None = None
+        self._frees: list[Room] = []
+        self.victims: list[str] = []
+
+    def make_room(self, priority: int | None, need: Room) -> Room | None:
+        """Displace just enough rows less urgent than ``priority`` (None: any), or nobody."""
+        if self._order is None:
+            self._prepare()
+        assert self._order is not None
+        limit = MAX_VICTIMS_A_STEP - len(self.victims)
+        classes = self._running.priority
+        open_places = [
+            place
+            for place, row in enumerate(self._order)
+            if priority is None or (classes[row] > priority and self._may_be_displaced(row))
+        ]
+        chosen = just_enough([self._frees[place] for place in open_places], need)
+        if chosen is None or (priority is not None and len(chosen) > limit):
+            return None
+        places = [open_places[i] for i in chosen]
+        freed = Room(*map(sum, zip(*(self._frees[p] for p in places), strict=True)))
+        ids = self._running.request_id
+        for place in sorted(places, reverse=True):
+            row = self._order.pop(place)
+            del self._frees[place]
+            self.victims.append(ids[row])
+            if priority is not None:
+                self._planner.displaced.add(self._running.slot[row : row + 1], 1.0)
+                self._planner.counters["displaced"] += 1
+        return freed
+
+    def _may_be_displaced(self, row: int) -> bool:
+        slot = self._running.slot[row : row + 1]
+        return bool(self._planner.displaced[slot][0] < MAX_DISPLACED_A_REQUEST)
+
+    def _prepare(self) -> None:
+        """Order the rows that can be freed, and work out what each would free."""
+        running, planner = self._running, self._planner
+        tier = None if planner.guard.suspended else planner.policy.tier(running, self._step)
+        keep = planner.guard.keep(running, self._step)
+        order = victim_order(running.priority, tier, keep, running.seq)
+        order = order[np.isfinite(keep[order])]
+        held = running.kv_blocks
+        if planner.probe is not None:
+            order = order[: 4 * MAX_VICTIMS_A_STEP]
+            held = held.copy()
+            ids = running.request_id
+            held[order] = planner.probe.held([ids[row] for row in order.tolist()])
+        order = order[held[order] >= 0]
+        self._order = order.tolist()
+        # A victim also gives back the tokens and blocks that it would take in this step.
+        self._frees = [
+            Room(1, int(held[row] + self._demand.blocks[row]), int(self._demand.tokens[row]))
+            for row in self._order
+        ]

@@ -1,0 +1,69 @@
+"""JSON schema of policy files, for editors; made on request."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from batchpolicy import registry
+from batchpolicy.terms import Term
+
+_PLACE = "#/$defs/"
+_DURATION = {
+    "type": "string",
+    "pattern": r"^\s*([0-9.]+([eE][-+]?[0-9]+)?\s*(us|ms|s|min|h|d)?|\.?inf|infinity)\s*$",
+}
+_ELSEWHERE = {"type": "string", "pattern": ":", "description": "module:Class, or file.py:Class"}
+
+
+def file_schema(file: type[BaseModel]) -> dict[str, Any]:
+    """Schema of ``file``, its policy being one of those installed, or one from elsewhere.
+
+    Raises
+    ------
+    ConfigError
+        When an installed policy or term cannot be imported.
+    """
+    policies = {name: registry.policy_class(name) for name in registry.names(registry.POLICIES)}
+    terms = {name: registry.term_class(name) for name in registry.names(registry.TERMS)}
+    models: list[type[BaseModel]] = [file, Term, *policies.values(), *terms.values()]
+    keys, schema = models_json_schema(
+        [(model, "validation") for model in dict.fromkeys(models)],
+        ref_template=_PLACE + "{model}",
+    )
+    defs = cast("dict[str, dict[str, Any]]", schema["$defs"])
+    for one in defs.values():
+        _accept_durations(one)
+
+    def place(model: type[BaseModel]) -> str:
+        return str(keys[model, "validation"]["$ref"]).removeprefix(_PLACE)
+
+    def named(classes: dict[str, type[Any]]) -> dict[str, Any]:
+        own = [_with_name(defs[place(cls)], {"const": name}) for name, cls in classes.items()]
+        other = {"properties": {"name": _ELSEWHERE}, "required": ["name"]}
+        return {"anyOf": [{"enum": list(classes)}, _ELSEWHERE, *own, {"type": "object", **other}]}
+
+    choices = named(terms), named(policies)
+    defs[place(Term)], policy = choices
+    whole = defs.pop(place(file))
+    whole["properties"]["policy"] = policy
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": defs}
+
+
+def _with_name(schema: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
+    properties = {"name": name, **schema.get("properties", {})}
+    return {**schema, "properties": properties, "required": ["name", *schema.get("required", [])]}
+
+
+def _accept_durations(schema: dict[str, Any]) -> None:
+    properties = cast("dict[str, dict[str, Any]]", schema.get("properties", {}))
+    for key, one in properties.items():
+        default = one.get("default")
+        if isinstance(default, float) and not math.isfinite(default):
+            del one["default"]  # JSON has no word for it
+        if key.endswith("_s") and one.get("type") == "number":
+            number = {k: one.pop(k) for k in list(one) if k == "type" or "imum" in k}
+            one["anyOf"] = [number, _DURATION]

@@ -1,0 +1,293 @@
+"""Targets, in the one grammar of policy files, options and reports.
+
+``ttft.p99<=500ms@class=chat`` is a metric, a statistic, a direction, a bound with
+its unit, and the class or tenant that it is for (without one, all requests).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple, cast, get_args
+
+from batchpolicy.errors import ConfigError
+from batchpolicy.quantities import parse_seconds
+
+ScopeKind = Literal["class", "tenant"]
+
+
+class Measure(Enum):
+    """What the bound of a metric counts."""
+
+    SECONDS = "seconds"
+    RATE = "per second"
+    SHARE = "share"
+    COUNT = "count"
+
+
+class Metric(NamedTuple):
+    """What can be asked of a metric; those in seconds have one value per request."""
+
+    help: str
+    measure: Measure
+    low_is_good: bool
+    units: tuple[str, ...] = ()
+    """What may follow the number without changing it."""
+    compares_tenants: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "ttft": Metric("time to first token", Measure.SECONDS, True),
+    "tpot": Metric("(end to end - ttft) / (tokens - 1)", Measure.SECONDS, True),
+    "itl": Metric("gaps between tokens", Measure.SECONDS, True),
+    "e2el": Metric("end to end", Measure.SECONDS, True),
+    "queue": Metric("arrival to first scheduling", Measure.SECONDS, True),
+    "throughput": Metric("output tokens per second", Measure.RATE, False, ("tokens/s", "tok/s")),
+    "goodput": Metric(
+        "requests per second that met their targets", Measure.RATE, False, ("requests/s", "req/s")
+    ),
+    "attainment": Metric("share of requests that met their targets", Measure.SHARE, False),
+    "jain": Metric("Jain's index over tenants", Measure.SHARE, False, (), True),
+    "service_gap": Metric(
+        "largest gap in weighted service between tenants",
+        Measure.COUNT,
+        True,
+        ("tokens",),
+        True,
+    ),
+    "preemptions": Metric("preemptions in the run", Measure.COUNT, True),
+    "recompute": Metric("tokens computed again in the run", Measure.COUNT, True, ("tokens",)),
+}
+STATISTICS = ("mean", "min", "max", "p1", "p50", "p90", "p95", "p99", "p99.9")
+"""Examples; any percentile from p1 to p99.9 with at most one decimal is one."""
+
+_SPOKEN = {"median": "p50", "avg": "mean", "average": "mean", "p100": "max", "p0": "min"}
+_PARTS = re.compile(r"(?P<head>[^<>=@]*)(?P<sign>[<>=]+)(?P<bound>[^@]*)(?:@(?P<scope>.*))?", re.S)
+_PERCENTILE = re.compile(r"p([1-9]\d?)(?:\.(\d))?")
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(\S*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target; ``str`` gives it back in the grammar."""
+
+    metric: str
+    statistic: str | None
+    """None for metrics that are one number for a run."""
+    bound: float
+    """Seconds, tokens or requests per second, a share from 0 to 1, or a count."""
+    at_most: bool
+    scope_kind: ScopeKind | None = None
+    """None when all requests count."""
+    scope_name: str = ""
+
+    @property
+    def quantile(self) -> float | None:
+        """0.99 for ``p99``, 0 and 1 for ``min`` and ``max``; None for the others."""
+        if self.statistic in {"min", "max"}:
+            return float(self.statistic == "max")
+        if self.statistic is None or self.statistic == "mean":
+            return None
+        return round(float(self.statistic[1:]) / 100.0, 4)
+
+    def met_by(self, value: float) -> bool:
+        """Whether a measured value meets it; NaN, nothing measured, never does."""
+        return value <= self.bound if self.at_most else value >= self.bound
+
+    def __str__(self) -> str:
+        head = f"{self.metric}.{self.statistic}" if self.statistic else self.metric
+        scope = f"@{self.scope_kind}={self.scope_name}" if self.scope_kind else ""
+        bound = _bound_text(self.bound, METRICS[self.metric].measure)
+        return f"{head}{'<=' if self.at_most else '>='}{bound}{scope}"
+
+
+def parse_target(text: str) -> Target:
+    """The target that ``text`` states; ``p99_ttft<=1s`` is read as ``ttft.p99<=1s``.
+
+    Raises
+    ------
+    ConfigError
+        When any part is unknown, missing or makes no sense; all of them are named.
+    """
+    target, faults = _parse(text)
+    if target is None:
+        raise ConfigError(f"target {text!r}: {'; '.join(faults)}")
+    return target
+
+
+def parse_targets(texts: Iterable[str]) -> list[Target]:
+    """The targets that the texts state, in order.
+
+    Raises
+    ------
+    ConfigError
+        Names the mistakes of all texts at once.
+    """
+    targets: list[Target] = []
+    lines: list[str] = []
+    for text in texts:
+        target, faults = _parse(text)
+        if target is None:
+            lines.append(f"  {text!r}: {'; '.join(faults)}")
+        else:
+            targets.append(target)
+    if lines:
+        raise ConfigError("targets that cannot be read:\n" + "\n".join(lines))
+    return targets
+
+
+def _parse(text: str) -> tuple[Target | None, list[str]]:
+    found = _PARTS.fullmatch(text.strip())
+    if found is None:
+        return None, ["expected metric.statistic<=bound, such as ttft.p99<=500ms@class=chat"]
+    faults: list[str] = []
+    head, sign, bound_text = (found[part].strip() for part in ("head", "sign", "bound"))
+    name, statistic = _read_head(head, faults)
+    metric = METRICS.get(name)
+    if sign not in {"<=", ">="}:
+        faults.append(f"{sign!r} is no direction, write <= or >=")
+    elif metric is not None and (sign == "<=") != metric.low_is_good:
+        good, other = ("low", "<=") if metric.low_is_good else ("high", ">=")
+        faults.append(f"{name} is good when it is {good}, write {other} instead of {sign}")
+    bound = _read_bound(bound_text, f"{head}{sign}", metric, faults)
+    kind, scope = None, ""
+    if found["scope"] is not None:
+        kind, scope = _read_scope(found["scope"].strip(), faults)
+        if kind == "tenant" and metric is not None and metric.compares_tenants:
+            faults.append(f"{name} compares tenants, so there is none for a single one")
+    if faults:
+        return None, faults
+    return Target(name, statistic, bound, sign == "<=", kind, scope), []
+
+
+def _read_head(head: str, faults: list[str]) -> tuple[str, str | None]:
+    """Metric and statistic; the metric is no key of ``METRICS`` when it is unknown."""
+    lowered = head.lower()
+    first, mark, rest = lowered.partition("_")
+    if lowered in METRICS:
+        name, statistic = lowered, None
+    elif mark and _statistic(first) is not None:
+        name, statistic = rest, first
+    else:
+        name, mark, rest = lowered.partition(".")
+        statistic = rest if mark else None
+    if name not in METRICS:
+        faults.append(_unknown("metric", name, METRICS))
+        return name, None
+    if METRICS[name].measure is not Measure.SECONDS:
+        if statistic is not None:
+            faults.append(f"{name} is one number for a run, write it without {statistic!r}")
+        return name, None
+    if statistic is None:
+        faults.append(f"{name} needs a statistic, such as {name}.p99 or {name}.mean")
+        return name, None
+    known = _statistic(statistic)
+    if known is None:
+        faults.append(_unknown("statistic", statistic, STATISTICS, _SPOKEN.get(statistic)))
+    return name, known
+
+
+def _statistic(text: str) -> str | None:
+    """The statistic in its one spelling, or None."""
+    if text in {"mean", "min", "max"}:
+        return text
+    found = _PERCENTILE.fullmatch(text)
+    if found is None:
+        return None
+    return f"p{found[1]}.{found[2]}" if found[2] not in {None, "0"} else f"p{found[1]}"
+
+
+def _read_bound(text: str, before: str, metric: Metric | None, faults: list[str]) -> float:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        faults.append(f"{text!r} is no bound, expected a number, such as 500ms")
+        return math.nan
+    number, unit = found.groups()
+    if unit == "%" and number[0] in "+-":
+        faults.append(f"{text!r} is relative to another run, a target needs a bound of its own")
+        return math.nan
+    if metric is None:
+        return math.nan
+    match metric.measure:
+        case Measure.SECONDS:
+            bound = _read_duration(number, unit, before, faults)
+            in_range, expected = 0.0 < bound < math.inf, "a finite time over 0"
+        case Measure.SHARE:
+            bound = _read_share(number, unit, before, faults)
+            in_range, expected = 0.0 <= bound <= 1.0, "0 to 1 or 0% to 100%"
+        case Measure.RATE | Measure.COUNT:
+            bound = float(number)
+            if unit and unit not in metric.units:
+                faults.append(_unknown("unit", unit, metric.units))
+            in_range, expected = 0.0 <= bound < math.inf, "a finite number, 0 or more"
+    if not math.isnan(bound) and not in_range:
+        faults.append(f"the bound is {text}, expected {expected}")
+    return bound
+
+
+def _read_duration(number: str, unit: str, before: str, faults: list[str]) -> float:
+    if not unit:
+        faults.append(
+            f"{number} of what? Write {before}{number}s for seconds "
+            f"or {before}{number}ms for milliseconds"
+        )
+        return math.nan
+    try:
+        return parse_seconds(number + unit)
+    except ValueError as e:
+        faults.append(str(e))
+        return math.nan
+
+
+def _read_share(number: str, unit: str, before: str, faults: list[str]) -> float:
+    if unit not in {"", "%"}:
+        faults.append(f"unknown unit {unit!r}, a share is written 0.99 or 99%")
+        return math.nan
+    value = float(number)
+    if not unit and 1.0 < value <= 100.0:
+        faults.append(f"{number} is more than all; write {before}{number}% for percent")
+        return math.nan
+    return value / 100.0 if unit else value
+
+
+def _read_scope(text: str, faults: list[str]) -> tuple[ScopeKind | None, str]:
+    kinds = get_args(ScopeKind)
+    kind, mark, name = (part.strip() for part in text.partition("="))
+    if not mark:
+        faults.append(f"@{text} names no scope, write @class={text} or @tenant={text}")
+    elif kind not in kinds:
+        faults.append(_unknown("scope", kind, kinds))
+    elif not name:
+        faults.append(f"@{kind}= lacks the name of a {kind}")
+    elif any(f"@{other}=" in name for other in kinds):
+        faults.append("a target has one scope, class or tenant")
+    else:
+        return cast(ScopeKind, kind), name
+    return None, ""
+
+
+def _unknown(what: str, name: str, known: Iterable[str], meant: str | None = None) -> str:
+    known = list(known)
+    near = [meant] if meant else difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    hint = f", did you mean {near[0]!r}?" if near else "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(known) or 'none'}"
+
+
+def _bound_text(bound: float, measure: Measure) -> str:
+    """The bound as the grammar writes it, short where that reads back exactly."""
+    if measure is Measure.SHARE:
+        percent = f"{bound * 100.0:.12g}"
+        return f"{percent}%" if float(percent) / 100.0 == bound else repr(bound)
+    if measure is not Measure.SECONDS:
+        return f"{bound:.12g}" if float(f"{bound:.12g}") == bound else repr(bound)
+    unit, unit_s = next(
+        (unit, unit_s)
+        for unit, unit_s in (("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+        if bound >= unit_s * (2 if unit == "min" else 1) or unit == "us"
+    )
+    short = f"{bound / unit_s:.12g}{unit}"
+    return short if parse_seconds(short) == bound else f"{bound!r}s"

@@ -1,0 +1,113 @@
+"""What each part may import, as DESIGN lays down: the core stays light enough for any engine."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "batchpolicy"
+LIGHT = {"numpy", "pydantic", "typing_extensions"}
+
+
+def foreign_imports(tree: Path) -> dict[str, set[str]]:
+    """Third-party packages that a tree imports, each with the files that do."""
+    own = {"batchpolicy", "batchpolicy_vllm", "batchpolicy_tuning"}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in sorted(tree.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                # A relative import has no module of its own outside.
+                names = [] if node.level else [node.module or ""]
+            else:
+                continue
+            for name in names:
+                package = name.partition(".")[0]
+                if package not in sys.stdlib_module_names and package not in own:
+                    found[package].add(path.relative_to(tree).as_posix())
+    return dict(found)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+def test_the_core_imports_four_packages_and_a_terminal_library_in_its_cli() -> None:
+    found = foreign_imports(CORE)
+    assert set(found) <= LIGHT | {"yaml", "typer", "rich"}
+    for package, only in {"yaml": "config.py", "typer": "cli.py", "rich": "cli.py"}.items():
+        assert {Path(name).name for name in found.get(package, set())} <= {only}
+
+
+def test_the_tuning_package_imports_typer_and_rich_in_its_cli_only() -> None:
+    found = foreign_imports(ROOT / "tuning")
+    for package in ("typer", "rich"):
+        assert {Path(name).name for name in found.get(package, set())} <= {"cli.py"}
+
+
+def test_every_module_but_cli_imports_where_no_terminal_library_is_installed() -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(CORE.rglob("*.py"))
+        if path.name not in ("cli.py", "__main__.py")
+    ]
+    code = f"""
+import importlib, sys
+sys.modules.update(dict.fromkeys(["typer", "rich", "click"]))  # None: import raises
+for name in {modules!r}:
+    importlib.import_module(name)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["batchpolicy", "batchpolicy.runner", "batchpolicy_vllm"])
+def test_what_an_engine_loads_pulls_neither_a_terminal_library_nor_the_search(module: str) -> None:
+    heavy = ["typer", "rich", "click", "scipy", "sklearn", "optuna", "batchpolicy_tuning"]
+    # vLLM loads some of them on its own account, so it must not count: it is hidden.
+    code = f"""
+import importlib, sys
+sys.modules["vllm"] = None
+try:
+    importlib.import_module({module!r})
+except ImportError as error:
+    if (error.name or "").partition(".")[0] != "vllm":
+        raise
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_contracts_between_the_packages_hold() -> None:
+    lint_imports = Path(sys.executable).with_name("lint-imports")
+    if not lint_imports.exists():
+        pytest.skip("import-linter is a development tool; this environment has none")
+    done = subprocess.run(
+        [lint_imports, "--no-cache"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_search_for_imports_finds_those_inside_functions_and_type_checks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.py").write_text(
+        "from __future__ import annotations\n"
+        "from typing import TYPE_CHECKING\n"
+        "import batchpolicy.policy\n"
+        "if TYPE_CHECKING:\n    import torch.nn\n"
+        "def f():\n    from rich.table import Table\n",
+        encoding="utf-8",
+    )
+    assert foreign_imports(tmp_path) == {"torch": {"a.py"}, "rich": {"a.py"}}

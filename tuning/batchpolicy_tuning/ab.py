@@ -1,0 +1,213 @@
+"""Policies against each other on the same workloads."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchpolicy.engine import Engine, EngineLimits
+from batchpolicy.errors import WorkloadError
+from batchpolicy.step_cost import StepCost
+from batchpolicy.workload import Workload
+from batchpolicy_tuning.arms import Arm
+from batchpolicy_tuning.metrics import METRICS, Metric
+from batchpolicy_tuning.pool import Bench, Job, Outcome, outcomes
+from batchpolicy_tuning.saturation import saturation
+from batchpolicy_tuning.statistics import Comparison, compare
+from batchpolicy_tuning.workloads.source import WorkloadSource, arrival_rate
+
+_SHOWN_FAULTS = 10
+
+
+class Progress(Protocol):
+    """Told how far a comparison is."""
+
+    def stage(self, text: str, total: int) -> None:
+        """Something begins that has ``total`` parts."""
+
+    def advance(self) -> None:
+        """One part is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be compared, on what."""
+
+    make_engine: Callable[[], Engine]
+    arms: Sequence[Arm]
+    """The first is the baseline."""
+    source: WorkloadSource
+    loads: Sequence[float]
+    """Fractions of the rate that first-come-first-served sustains."""
+    pairs: int
+    limits: EngineLimits
+    cost: StepCost
+    seed: int = 0
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AtLoad:
+    """All runs at one load."""
+
+    load: float
+    rate: float
+    """Mean arrivals per second over all replications."""
+    runs: Sequence[Sequence[Outcome]]
+    """By arm, then by replication."""
+
+    def queued(self, arm: int) -> bool:
+        """Whether any request ever waited, under this arm or under the baseline."""
+        return any(run.peak_waiting > 0 for run in (*self.runs[0], *self.runs[arm]))
+
+    def values(self, arm: int, scope: str | None, metric: Metric) -> list[float]:
+        """One number for each replication, NaN where there is none."""
+        nothing = float("nan")
+        return [run.measured.scope(scope).get(metric.key, nothing) for run in self.runs[arm]]
+
+    def against_baseline(self, arm: int, scope: str | None, metric: Metric) -> Comparison:
+        """The arm compared with the first one; see ``compare``."""
+        return compare(
+            self.values(0, scope, metric),
+            self.values(arm, scope, metric),
+            higher_is_better=metric.higher_is_better,
+            queued=self.queued(arm),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A comparison that has been made."""
+
+    plan: Plan
+    engine_version: str
+    classes: Mapping[str, int]
+    """Requests of each class over all replications, the most urgent first."""
+    requests: int
+    saturation: float
+    """Requests per second that are load 1."""
+    workload_digest: str
+    loads: Sequence[AtLoad]
+    wall_s: float
+
+    def scopes(self) -> list[str | None]:
+        """The classes, if there are several, then None for all requests."""
+        return [*(self.classes if len(self.classes) > 1 else ()), None]
+
+    def metrics(self, scope: str | None) -> list[Metric]:
+        """What is compared in a scope."""
+        return [metric for metric in METRICS if scope is None or metric.by_class]
+
+
+def run_comparison(plan: Plan, progress: Progress) -> Results:
+    """Replay every replication at every load under every arm.
+
+    The rate of load 1 is found first, by ``saturation``. All replications are then
+    stretched by one factor, so that their mean rate of arrivals is the load times
+    that rate and each keeps its bursts; every arm sees the same workloads.
+
+    Raises
+    ------
+    WorkloadError
+        When a request cannot fit into the limits, or no load can be set.
+    RunFailed
+        When a run ends with an error of its own.
+    """
+    started = time.perf_counter()
+    progress.stage("reading the workload", plan.pairs)
+    drawn: list[Workload] = []
+    for k in range(plan.pairs):
+        drawn.append(plan.source.replication(k, plan.seed))
+        progress.advance()
+    check_fit(drawn, plan.limits)
+    natural_rate = arrival_rate(drawn)
+    progress.stage(f"finding what fcfs sustains on {plan.source.name}", 1)
+    engine = plan.make_engine()
+    full_rate = saturation(engine, plan.source, plan.pairs, plan.limits, plan.cost, seed=plan.seed)
+    progress.advance()
+    jobs = [
+        Job(arm.label, arm.config, load, k, stretched)
+        for load in plan.loads
+        for k, workload in enumerate(drawn)
+        for stretched in [workload.stretched(natural_rate / (load * full_rate))]
+        for arm in plan.arms
+    ]
+    progress.stage(
+        f"{len(plan.arms)} policies x {len(plan.loads)} loads x {plan.pairs} replications",
+        len(jobs),
+    )
+    done: list[Outcome | None] = [None] * len(jobs)
+    bench = Bench(plan.make_engine, plan.limits, plan.cost, plan.seed)
+    with closing(outcomes(bench, jobs, plan.processes)) as ended:
+        for i, outcome in ended:
+            done[i] = outcome
+            progress.advance()
+    finished = [outcome for outcome in done if outcome is not None]
+    assert len(finished) == len(jobs)
+    arms, per_load = len(plan.arms), plan.pairs * len(plan.arms)
+    return Results(
+        plan=plan,
+        engine_version=engine.version,
+        classes=_classes(drawn),
+        requests=sum(len(workload.requests) for workload in drawn),
+        saturation=full_rate,
+        workload_digest=_digest(drawn),
+        loads=[
+            AtLoad(
+                load,
+                load * full_rate,
+                [finished[i * per_load + arm : (i + 1) * per_load : arms] for arm in range(arms)],
+            )
+            for i, load in enumerate(plan.loads)
+        ],
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def check_fit(workloads: Iterable[Workload], limits: EngineLimits) -> None:
+    """Refuse workloads with a request that no engine with these limits could end.
+
+    Raises
+    ------
+    WorkloadError
+        With the requests, up to ten.
+    """
+    pool = limits.kv_blocks * limits.kv_block_tokens
+    faults: list[str] = []
+    for k, workload in enumerate(workloads):
+        for r in workload.requests:
+            tokens = r.prompt_tokens + min(r.output_tokens, r.max_tokens)
+            for most, what in ((pool, "the KV pool"), (limits.max_model_len, "max_model_len")):
+                if tokens > most:
+                    faults.append(
+                        f"request {r.id!r} of replication {k}: {r.prompt_tokens:,} prompt and "
+                        f"{tokens - r.prompt_tokens:,} output tokens exceed {what} of {most:,}"
+                    )
+    if faults:
+        more = len(faults) - _SHOWN_FAULTS
+        shown = faults[:_SHOWN_FAULTS] + ([f"... and {more} more"] if more > 0 else [])
+        raise WorkloadError(
+            "some requests can never fit; raise --kv-tokens, or leave them out:\n"
+            + "\n".join(f"  {fault}" for fault in shown)
+        )
+
+
+def _classes(workloads: Sequence[Workload]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    priority: dict[str, int] = {}
+    for workload in workloads:
+        for r in workload.requests:
+            counts[r.request_class] = counts.get(r.request_class, 0) + 1
+            priority[r.request_class] = min(priority.get(r.request_class, r.priority), r.priority)
+    return {name: counts[name] for name in sorted(counts, key=lambda name: (priority[name], name))}
+
+
+def _digest(workloads: Iterable[Workload]) -> str:
+    sha = hashlib.sha256()
+    for workload in workloads:
+        sha.update(workload.digest().encode())
+    return sha.hexdigest()

@@ -1,0 +1,266 @@
+"""The ``ab`` command."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from batchpolicy import registry
+from batchpolicy.engine import EngineLimits
+from batchpolicy.errors import ConfigError
+from batchpolicy.step_cost import load_profile
+from batchpolicy_tuning import ab, report, table
+from batchpolicy_tuning.arms import arms_named
+from batchpolicy_tuning.statistics import FEWEST_PAIRS
+from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
+
+MOST_PROCESSES = 8
+"""Processes that are started unasked: each holds an engine in memory."""
+_STYLES = {"": "", "better": "green", "worse": "red", "dim": "dim", "bold": "bold"}
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def compare(
+    policies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="POLICY...",
+            help="Policy files, names or path.py:Class; the first is the baseline.",
+            show_default=False,
+        ),
+    ],
+    workload: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help=f"{', '.join(EMBEDDED)}, or an Azure trace (.csv, .csv.gz)."
+        ),
+    ],
+    load: Annotated[
+        str, typer.Option(metavar="L[,L...]", help="Load as a fraction of what fcfs sustains.")
+    ],
+    engine: Annotated[
+        str | None, typer.Option(help="Engine to replay on; by default the one installed.")
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="File of classes, tenants and targets for a trace.")
+    ] = None,
+    pairs: Annotated[int, typer.Option(min=2, help="Replications that each policy serves.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
+    requests: Annotated[
+        int, typer.Option(min=20, help="Requests per replication of an embedded workload.")
+    ] = 400,
+    profile: Annotated[
+        str, typer.Option(help="Step cost: how long steps take.")
+    ] = "h100-llama-3.1-8b",
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 64,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.")] = 2048,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that the KV cache holds; else the profile's.")
+    ] = None,
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens of a KV block.")] = 16,
+    prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one per core, up to 8.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="File for the results of every replication.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Compare scheduling policies on the same workloads, pair by pair."""
+    if len(policies) < 2:
+        raise ConfigError(
+            f"{policies[0]!r} has nothing to be compared with; name the baseline before it, "
+            "as in: batchpolicy ab fcfs benefit"
+        )
+    loads = parse_loads(load)
+    arms = arms_named(policies)
+    if json is not None:
+        report.check_writable(json)
+    made = load_profile(profile)
+    limits = EngineLimits(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        kv_blocks=(made.kv_tokens if kv_tokens is None else kv_tokens) // block_size,
+        kv_block_tokens=block_size,
+        prefix_cache=prefix_cache,
+    )
+    plan = ab.Plan(
+        make_engine=functools.partial(registry.engine, engine or only_engine()),
+        arms=arms,
+        source=workload_named(workload, pairs=pairs, requests=requests, classes=classes),
+        loads=loads,
+        pairs=pairs,
+        limits=limits,
+        cost=made.cost,
+        seed=seed,
+        processes=jobs or min(len(os.sched_getaffinity(0)), MOST_PROCESSES),
+    )
+    with _progress(quiet) as progress:
+        results = ab.run_comparison(plan, progress)
+    if json is not None:
+        report.write_document(results, json)
+    show(results, Console(highlight=False))
+
+
+def parse_loads(text: str) -> list[float]:
+    """The loads in ``0.9,1.1``, in that order.
+
+    Raises
+    ------
+    ConfigError
+        When one is no positive number, or comes twice.
+    """
+    loads: list[float] = []
+    for part in text.split(","):
+        try:
+            number = float(part)
+        except ValueError:
+            number = math.nan
+        if not (0.0 < number < math.inf):
+            raise ConfigError(
+                f"--load: {part.strip()!r} is no positive number; write 0.9 or 0.9,1.1"
+            )
+        if number in loads:
+            raise ConfigError(f"--load: {number:g} is given twice.")
+        loads.append(number)
+    return loads
+
+
+def only_engine() -> str:
+    """The engine that is installed; ``vllm`` when there are several."""
+    known = registry.names(registry.ENGINES)
+    return known[0] if len(known) == 1 else "vllm"
+
+
+def show(results: ab.Results, console: Console) -> None:
+    """Print tables, then who gains and who pays, for each load."""
+    for at in results.loads:
+        console.print()
+        console.print(Text(table.title(results, at), style="bold"))
+        console.print(Text(table.legend(results), style="dim"))
+        for sheet in table.sheets(results, at, console.width):
+            console.print(_drawn(sheet))
+        for arm in range(1, len(results.plan.arms)):
+            for line in table.summary(results, at, arm):
+                indent = len(line.text) - len(line.text.lstrip())
+                text = Text(line.text.strip(), style=_STYLES[line.mood])
+                console.print(Padding(text, (0, 0, 0, indent)))
+    console.print()
+    for note in notes(results):
+        console.print(Text(note, style="dim"))
+
+
+def notes(results: ab.Results) -> list[str]:
+    """What a reader should know before believing the numbers."""
+    plan = results.plan
+    found = [
+        *plan.source.notes,
+        f"Replayed on {results.engine_version} under a virtual clock, {plan.limits.max_num_seqs} "
+        f"seats, {plan.limits.max_num_batched_tokens:,} tokens a step, "
+        f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, seed {plan.seed}; "
+        f"{results.wall_s:.0f} s on {plan.processes} processes.",
+        "Every request counts, from the first arrival until all have ended.",
+        "A simulated gain under 10% proves nothing about a server; one interval in twenty misses.",
+    ]
+    if plan.pairs < FEWEST_PAIRS:
+        found.append(f"With {plan.pairs} pairs there are no verdicts; {FEWEST_PAIRS} are needed.")
+    return found
+
+
+def _drawn(sheet: table.Sheet) -> Table:
+    drawn = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for i, header in enumerate(sheet.headers):
+        drawn.add_column(header, justify="left" if i == 0 or header == "gain" else "right")
+    for section in sheet.sections:
+        drawn.add_row(Text(section.name, style="bold"))
+        for row in section.rows:
+            first, *others = (Text(cell.text, style=_STYLES[cell.mood]) for cell in row)
+            drawn.add_row(Text("  ") + first, *others)
+    return drawn
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[ab.Progress]:
+    """How far the comparison is, on stderr: bars on a terminal, else a line per 10%."""
+    if quiet:
+        yield _Silent()
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bars:
+        yield _Bars(bars)
+
+
+class _Silent:
+    def stage(self, text: str, total: int) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
+
+
+class _Bars:
+    """One bar for each stage; those before stay full."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def stage(self, text: str, total: int) -> None:
+        self._task = self._bars.add_task(text, total=total)
+
+    def advance(self) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task)
+
+
+class _Lines:
+    """A line at the start of each stage and after each tenth of it."""
+
+    def __init__(self) -> None:
+        self._total = self._done = 0
+        self._text = ""
+
+    def stage(self, text: str, total: int) -> None:
+        self._text, self._total, self._done = text, total, 0
+        print(f"{text} ...", file=sys.stderr, flush=True)
+
+    def advance(self) -> None:
+        before, self._done = 10 * self._done // self._total, self._done + 1
+        if self._total >= 10 and 10 * self._done // self._total > before:
+            part = f"{self._done} of {self._total} ({100 * self._done // self._total}%)"
+            print(f"{self._text}: {part}", file=sys.stderr, flush=True)

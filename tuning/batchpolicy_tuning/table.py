@@ -1,0 +1,186 @@
+"""Results as tables and sentences, without the means to draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from batchpolicy_tuning.ab import AtLoad, Results
+from batchpolicy_tuning.metrics import Metric
+from batchpolicy_tuning.report import (
+    Change,
+    amount,
+    changes,
+    in_unit,
+    relative,
+    scope_name,
+)
+from batchpolicy_tuning.statistics import CONFIDENCE, Comparison, Verdict
+
+LABEL_WIDTH = 15
+VALUE_WIDTH = 11
+GAIN_WIDTH = 28
+
+Mood = Literal["", "better", "worse", "dim", "bold"]
+
+
+class Cell(NamedTuple):
+    """Text, and how it is meant."""
+
+    text: str
+    mood: Mood = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows about one class, or about all requests."""
+
+    name: str
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table that fits the width."""
+
+    headers: Sequence[str]
+    sections: Sequence[Section]
+
+
+def title(results: Results, at: AtLoad) -> str:
+    """What the tables of one load are about."""
+    return (
+        f"{results.plan.source.name} at load {at.load:g}: {at.rate:.2f} requests/s of the "
+        f"{results.saturation:.2f} that fcfs sustains; {results.plan.pairs} replications"
+    )
+
+
+def legend(results: Results) -> str:
+    """How to read the tables."""
+    return (
+        f"Means over replications. Gain against {results.plan.arms[0].label}, positive is better, "
+        f"with its {CONFIDENCE:.0%} interval; no word behind it: not shown."
+    )
+
+
+def sheets(results: Results, at: AtLoad, width: int) -> list[Sheet]:
+    """Tables for one load: the baseline, beside as many policies as the width holds."""
+    room = width - LABEL_WIDTH - VALUE_WIDTH - 8
+    per_sheet = max(room // (VALUE_WIDTH + GAIN_WIDTH + 4), 1)
+    others = range(1, len(results.plan.arms))
+    parts = [others[i : i + per_sheet] for i in range(0, len(others), per_sheet)]
+    return [_sheet(results, at, part) for part in parts]
+
+
+def summary(results: Results, at: AtLoad, arm: int) -> list[Cell]:
+    """Who gains and who pays under a policy, a line for each class and direction."""
+    label, baseline = results.plan.arms[arm].label, results.plan.arms[0].label
+    lines = [Cell(f"{label} against {baseline}", "bold")]
+    if not at.queued(arm):
+        return [*lines, Cell("  nothing to schedule: no request ever waited at this load", "dim")]
+    found = changes(results, at, arm)
+    for scope in map(scope_name, results.scopes()):
+        better = [c for c in found if c.scope == scope and c.comparison.verdict == Verdict.BETTER]
+        worse = [c for c in found if c.scope == scope and c.comparison.verdict == Verdict.WORSE]
+        lines += _line(scope, "gain" if scope.startswith("all ") else "gains", better, "better")
+        lines += _line(scope, "pay" if scope.startswith("all ") else "pays", worse, "worse")
+        if not better and not worse:
+            lines.append(Cell(f"  {scope}: no difference shown", "dim"))
+    return lines + [Cell(f"  {text}", "worse") for text in _warnings(at, arm)]
+
+
+def _line(scope: str, verb: str, found: Sequence[Change], mood: Mood) -> list[Cell]:
+    if not found:
+        return []
+    return [Cell(f"  {scope} {verb}: {'; '.join(map(str, found))}", mood)]
+
+
+def _warnings(at: AtLoad, arm: int) -> list[str]:
+    """What went wrong inside the policy without ending the run."""
+    totals: dict[str, int] = {}
+    for run in at.runs[arm]:
+        for name, count in run.counters.items():
+            if "fallback" in name:
+                totals[name] = totals.get(name, 0) + count
+    return [
+        f"warning: {name} {count:,} times; the policy failed there and arrival order took over"
+        for name, count in totals.items()
+        if count
+    ]
+
+
+def _sheet(results: Results, at: AtLoad, others: Sequence[int]) -> Sheet:
+    arms = results.plan.arms
+    headers = ["", arms[0].label]
+    for i in others:
+        headers += [arms[i].label, "gain"]
+    sections = [
+        Section(_heading(results, scope), _rows(results, at, others, scope))
+        for scope in results.scopes()
+    ]
+    return Sheet(headers, sections)
+
+
+def _heading(results: Results, scope: str | None) -> str:
+    if scope is None:
+        return f"{scope_name(scope)} ({results.requests:,})"
+    part = results.classes[scope] / results.requests
+    return f"{scope_name(scope)} ({part:.0%} of requests)"
+
+
+def _rows(
+    results: Results, at: AtLoad, others: Sequence[int], scope: str | None
+) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for metric in results.metrics(scope):
+        if scope is not None and _silent(results, at, scope, metric):
+            continue
+        base = at.against_baseline(0, scope, metric)
+        row = [Cell(metric.label), Cell(in_unit(base.baseline, metric))]
+        for i in others:
+            c = at.against_baseline(i, scope, metric)
+            row += [Cell(in_unit(c.policy, metric)), _gain(c, metric)]
+        rows.append(row)
+    return rows
+
+
+def _silent(results: Results, at: AtLoad, scope: str, metric: Metric) -> bool:
+    """Whether a class has nothing to say here: no targets, no preemption under any policy."""
+    return all(
+        math.isnan(value) or (value == 0.0 and metric.unit in ("count", "tokens"))
+        for arm in range(len(results.plan.arms))
+        for value in at.values(arm, scope, metric)
+    )
+
+
+def _gain(c: Comparison, metric: Metric) -> Cell:
+    if c.reason:
+        return Cell(c.reason, "dim")
+    if c.low == c.high == 0.0:
+        return Cell("equal", "dim")
+    ends = f"[{_number(c.low, c, metric)}, {_number(c.high, c, metric)}]"
+    sign = "+" if c.improvement > 0.0 else ""
+    text = f"{sign}{_points(c, metric)} {ends}"
+    match c.verdict:
+        case Verdict.BETTER:
+            return Cell(f"{text} better", "better")
+        case Verdict.WORSE:
+            return Cell(f"{text} worse", "worse")
+        case _:
+            return Cell(text, "dim")
+
+
+def _points(c: Comparison, metric: Metric) -> str:
+    return amount(c.improvement, c, metric).replace(" points", " pp").removesuffix(" tok/s")
+
+
+def _number(gain: float, c: Comparison, metric: Metric) -> str:
+    if relative(c, metric):
+        return (
+            f"{100.0 * gain / c.scale:.0f}"
+            if abs(gain) >= 0.1 * c.scale
+            else (f"{100.0 * gain / c.scale:.1f}")
+        )
+    return f"{100.0 * gain:.1f}" if metric.unit == "share" else in_unit(gain, metric)

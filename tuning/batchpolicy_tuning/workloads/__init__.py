@@ -1,0 +1,1 @@
+"""Workloads to compare policies on: traces, and generators that draw them anew."""
