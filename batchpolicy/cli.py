@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn, cast
 import typer
 import typer.core
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typing_extensions import override
 
 from batchpolicy import registry
@@ -133,7 +133,9 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -172,14 +174,15 @@ def show_policy(
         return
     out = console()
     out.print(f"{facts['name']}  ({facts['class']})\n", markup=False)
-    out.print(facts["description"], markup=False)
+    out.print(facts["description"], markup=False, soft_wrap=True)
     starves = "may keep a request waiting for ever" if facts["may_starve"] else "starves nobody"
     needs = ", ".join(facts["requires"]) or "nothing beyond the request's own facts"
     out.print(f"\nIt {starves}. It requires: {needs}.\n", markup=False)
     if not facts["parameters"]:
         out.print("No parameters.")
         return
-    table = Table("parameter", "default", "allowed", "searched", "", box=None, pad_edge=False)
+    key = Column("parameter", no_wrap=True)
+    table = Table(key, "default", "allowed", "searched", "", box=None, pad_edge=False)
     for one in facts["parameters"]:
         table.add_row(*(str(one[k]) for k in ("key", "default", "allowed", "searched", "help")))
     out.print(table, markup=False)

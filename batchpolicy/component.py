@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from batchpolicy.quantities import parse_seconds
 
+_NUMBERS = {str(int), str(float), str(int | None), str(float | None)}
+
 
 class Component(BaseModel):
     """Validated, immutable parameters; private attributes hold state.
@@ -39,7 +41,7 @@ class Component(BaseModel):
             return parse_seconds(value)
         if isinstance(value, float) and math.isnan(value):
             raise ValueError("expected a number, not NaN")
-        if isinstance(value, bool) and cls.model_fields[name].annotation in (int, float):
+        if isinstance(value, bool) and str(cls.model_fields[name].annotation) in _NUMBERS:
             raise ValueError("expected a number, not a truth value")
         return value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -230,7 +230,9 @@ def _text_of(path: Path) -> str:
 class _Loader(yaml.SafeLoader):
     """Scalars as in YAML 1.2 and JSON: ``no`` is a word, ``1e3`` a number, ``1:30`` neither."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+# Not in the class body, where type checkers take it for a variable of instances.
+_Loader.yaml_implicit_resolvers = {}
 
 
 _INT, _FLOAT, _BOOL, _NULL, _STR = (
@@ -244,7 +246,7 @@ for _tag, _pattern, _first in (
     (_BOOL, r"true|True|TRUE|false|False|FALSE", "tTfF"),
     (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list(_first))  # type: ignore[no-untyped-call]
+    cast(Any, _Loader).add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list(_first))
 
 
 def _plain(node: yaml.Node, document: Document, loc: Loc, above: tuple[yaml.Node, ...]) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from batchpolicy.errors import BatchPolicyError
 from batchpolicy.policy import Policy
 from batchpolicy.tune import Tune
 
+_KINDS = {str(float): "number", str(int): "whole number", str(bool): "true or false"}
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -80,25 +80,17 @@ def _default(field: FieldInfo) -> str:
     value: object = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return "required"
-    if isinstance(value, float) and math.isfinite(value) and value == int(value):
-        return str(int(value))
-    if isinstance(value, tuple | list | dict):
-        return "[]" if not value and not isinstance(value, dict) else str(value)
-    return str(value)
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return "[]" if value == () else str(value)
 
 
 def _allowed(field: FieldInfo) -> str:
-    kind = field.annotation
-    name = {float: "number", int: "whole number", bool: "true or false", str: "text"}.get(
-        kind if isinstance(kind, type) else object, ""
-    )
-    bounds = [
-        f"{sign} {limit:g}"
-        for one in field.metadata
-        for word, sign in _SIGNS.items()
-        if (limit := getattr(one, word, None)) is not None
+    limits: list[tuple[str, Any]] = [
+        (sign, getattr(one, word, None)) for one in field.metadata for word, sign in _SIGNS.items()
     ]
-    return " ".join(part for part in (name, " and ".join(bounds)) if part)
+    bounds = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+    return f"{_KINDS.get(str(field.annotation), '')} {bounds}".strip()
 
 
 def _range(tune: Tune) -> str:

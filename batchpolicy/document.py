@@ -111,20 +111,22 @@ def _walk(value: object, loc: Loc, keep_last: bool) -> tuple[Loc, object]:
     Pydantic adds parts of its own, such as the branch of a union.
     """
     kept: list[str | int] = []
+    here: Any = value
     for place, part in enumerate(loc):
-        if isinstance(value, dict) and part in value:
-            value = cast("dict[str | int, object]", value)[part]
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            value = cast("list[object]", value)[part]
-        elif not (keep_last and place == len(loc) - 1):
-            continue
+        try:
+            here = None if isinstance(here, str) else here[part]
+        except (LookupError, TypeError):
+            if not (keep_last and place == len(loc) - 1):
+                continue
         kept.append(part)
-    return tuple(kept), value
+    return tuple(kept), here
 
 
 def _expected(message: str) -> str:
     text = message.removeprefix("Input should be ").split(", unable to parse")[0]
-    text = re.sub(r"a valid dictionary( or instance of \w+)?|an instance of \w+", "a mapping", text)
+    text = re.sub(
+        r"a valid dictionary( or instance of \w+)?|an instance of \w+", "a mapping", text
+    )
     text = text.replace("a valid tuple", "a list").replace("a valid integer", "an integer")
     text = re.sub(r"^(greater|less) than", r"a number \1 than", text.replace("a valid ", "a "))
     return _sentence(f"expected {text}" if message.startswith("Input should be ") else text)

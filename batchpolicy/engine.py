@@ -49,7 +49,9 @@ class StepRecord:
 class Observer(Protocol):
     """Called after each step of a replay."""
 
-    def __call__(self, step: StepRecord, /) -> None: ...
+    def __call__(self, step: StepRecord, /) -> None:
+        """Take one step."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

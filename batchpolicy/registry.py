@@ -8,14 +8,14 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from batchpolicy.errors import ConfigError, EngineUnavailable, UnknownPlugin
 from batchpolicy.policy import Policy
@@ -29,7 +29,6 @@ TERMS = "batchpolicy.terms"
 ENGINES = "batchpolicy.engines"
 COMMANDS = "batchpolicy.commands"
 
-_T = TypeVar("_T")
 _FILE_MODULE = "batchpolicy_file_"
 
 # Validators of terms run deep inside pydantic, where no argument reaches them.
@@ -37,7 +36,7 @@ _BASE: ContextVar[Path | None] = ContextVar("batchpolicy_base", default=None)
 
 
 @contextmanager
-def relative_to(folder: Path | None) -> Iterator[None]:
+def relative_to(folder: Path | None) -> Generator[None, None, None]:
     """Paths of plugin files are relative to ``folder`` inside; None for the current one."""
     token = _BASE.set(folder)
     try:
@@ -89,15 +88,20 @@ def policy_class(name: str, base: Path | None = None) -> type[Policy]:
         Also when what was found is no subclass of ``Policy``.
     """
     with relative_to(base or _BASE.get()):
-        return _subclass(load(POLICIES, name), Policy, name)
+        found = load(POLICIES, name)
+    if _is_class(found) and issubclass(found, Policy):
+        return found
+    raise _no_subclass(name, found, "Policy")
 
 
 def term_class(name: str) -> type[Term]:
     """The benefit term called ``name``; see ``policy_class``."""
     from batchpolicy.terms import Term  # the terms' policy imports this module
 
-    # mypy asks for a concrete class here; the terms found are.
-    return _subclass(load(TERMS, name), cast("type[Term]", Term), name)
+    found = load(TERMS, name)
+    if _is_class(found) and issubclass(found, Term):
+        return found
+    raise _no_subclass(name, found, "Term")
 
 
 def build_term(given: object) -> object:
@@ -146,8 +150,8 @@ def engine(name: str) -> Engine:
 
     try:
         made = load(ENGINES, name)
-        if not (isinstance(made, type) and issubclass(made, Engine)):
-            raise ConfigError(f"{name!r} is {made!r}, which is no subclass of Engine.")
+        if not (_is_class(made) and issubclass(made, Engine)):
+            raise _no_subclass(name, made, "Engine")
         return made()
     except (ConfigError, ImportError) as e:
         cause = e if isinstance(e, ImportError) else e.__cause__
@@ -245,10 +249,12 @@ def _attribute(module: ModuleType, where: str, attribute: str) -> object:
         ) from e
 
 
-def _subclass(found: object, wanted: type[_T], name: str) -> type[_T]:
-    if isinstance(found, type) and issubclass(found, wanted):
-        return found
-    raise ConfigError(f"{name!r} is {found!r}, which is no subclass of {wanted.__name__}.")
+def _is_class(found: object) -> TypeGuard[type[Any]]:
+    return isinstance(found, type)
+
+
+def _no_subclass(name: str, found: object, wanted: str) -> ConfigError:
+    return ConfigError(f"{name!r} is {found!r}, which is no subclass of {wanted}.")
 
 
 def _said(error: BaseException, path: Path | None = None) -> str:

@@ -270,7 +270,7 @@ class Requests:
 
     @property
     def remaining_output_tokens(self) -> FloatArray:
-        """Predicted output still to come; without a prediction up to ``max_tokens``; at least 1."""
+        """Predicted output still to come, without a prediction up to ``max_tokens``; >= 1."""
         predicted = self.predicted_output_tokens
         total = np.where(np.isnan(predicted), self.max_tokens, predicted)
         return np.maximum(total - self.output_tokens, 1.0)

@@ -107,7 +107,10 @@ def _faults(requests: Iterable[WorkloadRequest]) -> Iterable[str]:
         if not math.isfinite(r.arrival_s):
             yield f"request {r.id!r}: arrival_s is {r.arrival_s}, expected a finite time"
         elif r.arrival_s < last_s:
-            yield f"request {r.id!r}: arrives at {r.arrival_s} s, before its predecessor; sort by arrival_s"
+            yield (
+                f"request {r.id!r}: arrives at {r.arrival_s} s, before its predecessor; "
+                "sort by arrival_s"
+            )
         else:
             last_s = r.arrival_s
         sizes: dict[str, Any] = {

@@ -28,6 +28,7 @@ class Clock:
         self.now_s = 0.0
 
     def __call__(self) -> float:
+        """The time now."""
         return self.now_s
 
 
@@ -102,7 +103,7 @@ class Loop:
         self._clock.now_s = max(self._clock.now_s, min(events))
 
     def _step(self, observer: Observer | None) -> bool:
-        """One engine step; tells whether anything was computed."""
+        """One engine step; tells whether anything was computed or preempted."""
         scheduler, books = self._scheduler, self._books
         start_s = self._clock.now_s
         output = scheduler.schedule()
@@ -134,7 +135,8 @@ class Loop:
                 books.token(place, count, now_s)
             if ended:
                 books.end(place, Status.FINISHED, now_s)
-        return bool(tokens)
+        # The engine admits nobody in a step that preempts, and may be left with nothing to compute.
+        return bool(tokens or preempted)
 
     def _shape(self, tokens: dict[str, int]) -> StepShape:
         prefill = context = decodes = decode_context = 0

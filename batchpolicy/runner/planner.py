@@ -142,10 +142,15 @@ class _Displacer:
             if priority is None or (classes[row] > priority and self._may_be_displaced(row))
         ]
         chosen = just_enough([self._frees[place] for place in open_places], need)
-        if chosen is None or (priority is not None and len(chosen) > limit):
+        # Nobody to displace: the row is held by another in front of it, and must wait with it.
+        if not chosen or (priority is not None and len(chosen) > limit):
             return None
         places = [open_places[i] for i in chosen]
-        freed = Room(*map(sum, zip(*(self._frees[p] for p in places), strict=True)))
+        freed = Room(
+            seats=sum(self._frees[p].seats for p in places),
+            blocks=sum(self._frees[p].blocks for p in places),
+            tokens=sum(self._frees[p].tokens for p in places),
+        )
         ids = self._running.request_id
         for place in sorted(places, reverse=True):
             row = self._order.pop(place)

@@ -153,7 +153,7 @@ class PolicyRunner:
     def produced(
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float
     ) -> None:
-        """Results of a step came back, ``elapsed_s`` after the tick: tokens out, drafts rejected."""
+        """Results came back ``elapsed_s`` after the tick: tokens out, drafts rejected."""
         self._ledger.produced(outputs, rejected, elapsed_s)
 
     def reconcile(self, waiting_ids: Sequence[str], running_ids: Sequence[str]) -> None:

@@ -108,6 +108,4 @@ def make_step(
         "step_s": float("nan"),
         "busy_frac": float("nan"),
     }
-    return Step(
-        now_s=now_s, waiting=waiting, running=running, cost=cost, **(fields | changes)
-    )
+    return Step(now_s=now_s, waiting=waiting, running=running, cost=cost, **(fields | changes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def check_rank_is_a_ranking_of_every_row(policy: Policy) -> None:
     """A ``Ranking`` whose parts have the shapes and types of the calls they are named after."""
     for n in _SIZES:
         at = scene(n + 16)
-        got: object = experienced(policy, at).rank(at.waiting, at.step)
+        got: Any = experienced(policy, at).rank(at.waiting, at.step)
         if not isinstance(got, Ranking):
             fail(policy, "rank", f"returned {type(got).__name__}, expected a Ranking")
         _is_benefit(policy, "rank", got.benefit, len(at.waiting))
@@ -291,7 +291,12 @@ def _extremes() -> Scene:
     table = RequestTable()
     # Almost four years of waiting for the row that arrived at 0.
     table.now_s = 1.2e8
-    ordinary = {"arrival_s": table.now_s - 1.0, "prompt_tokens": 100, "max_tokens": 100, "tenant": 0}
+    ordinary = {
+        "arrival_s": table.now_s - 1.0,
+        "prompt_tokens": 100,
+        "max_tokens": 100,
+        "tenant": 0,
+    }
     for state in (Status.WAITING, Status.RUNNING):
         for i, change in enumerate(extremes):
             table.add(f"{state.name}{i}", **{**ordinary, **change, "status": int(state)})

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from batchpolicy.cli import main
 from batchpolicy.config import load_config
-from batchpolicy.registry import policy_class
-from batchpolicy.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md")
@@ -30,11 +29,20 @@ def test_the_policy_file_of_the_readme_is_valid(tmp_path: Path) -> None:
     assert config.build_policy().tenant_weights() == {"gold": 4, "free": 1}
 
 
-def test_the_policy_of_the_readme_passes_the_checks(tmp_path: Path) -> None:
+def test_the_policy_of_the_readme_is_the_one_of_the_example() -> None:
     (text,) = blocks("README.md", "python")
-    file = tmp_path / "least_slack.py"
-    file.write_text(text, encoding="utf-8")
-    check_policy(policy_class(f"{file}:LeastSlack"))
+    assert text == (ROOT / "examples/custom_policy/least_slack.py").read_text(encoding="utf-8")
+
+
+def test_every_command_of_the_readme_explains_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `batchpolicy ((?:[a-z]+ ?)+)", text, re.MULTILINE)
+    assert len(named) == 6
+    for command in named:
+        assert main([*command.split(), "--help"]) == 0, command
+        assert f"Usage: batchpolicy {command.strip()}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from batchpolicy.engine import Engine, EngineLimits
 from batchpolicy.errors import WorkloadError
-from batchpolicy.step_cost import StepCost
-from batchpolicy.workload import Workload
+from batchpolicy.profiles import Profile
+from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.arms import Arm
 from batchpolicy_tuning.metrics import METRICS, Metric
 from batchpolicy_tuning.pool import Bench, Job, Outcome, outcomes
@@ -45,7 +45,8 @@ class Plan:
     """Fractions of the rate that first-come-first-served sustains."""
     pairs: int
     limits: EngineLimits
-    cost: StepCost
+    profile: Profile
+    """How long steps take."""
     seed: int = 0
     processes: int = 1
 
@@ -91,6 +92,8 @@ class Results:
     saturation: float
     """Requests per second that are load 1."""
     workload_digest: str
+    extended: bool
+    """Whether some request is longer than the contexts that the profile was fitted to."""
     loads: Sequence[AtLoad]
     wall_s: float
 
@@ -114,6 +117,8 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
     ------
     WorkloadError
         When a request cannot fit into the limits, or no load can be set.
+    ConfigError
+        When a request is longer than the profile can time.
     RunFailed
         When a run ends with an error of its own.
     """
@@ -124,10 +129,13 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         drawn.append(plan.source.replication(k, plan.seed))
         progress.advance()
     check_fit(drawn, plan.limits)
+    extended = plan.profile.is_extended(max(_tokens(r) for w in drawn for r in w.requests))
     natural_rate = arrival_rate(drawn)
     progress.stage(f"finding what fcfs sustains on {plan.source.name}", 1)
     engine = plan.make_engine()
-    full_rate = saturation(engine, plan.source, plan.pairs, plan.limits, plan.cost, seed=plan.seed)
+    full_rate = saturation(
+        engine, plan.source, plan.pairs, plan.limits, plan.profile.cost, seed=plan.seed
+    )
     progress.advance()
     jobs = [
         Job(arm.label, arm.config, load, k, stretched)
@@ -141,7 +149,7 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         len(jobs),
     )
     done: list[Outcome | None] = [None] * len(jobs)
-    bench = Bench(plan.make_engine, plan.limits, plan.cost, plan.seed)
+    bench = Bench(plan.make_engine, plan.limits, plan.profile.cost, plan.seed)
     with closing(outcomes(bench, jobs, plan.processes)) as ended:
         for i, outcome in ended:
             done[i] = outcome
@@ -156,6 +164,7 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         requests=sum(len(workload.requests) for workload in drawn),
         saturation=full_rate,
         workload_digest=_digest(drawn),
+        extended=extended,
         loads=[
             AtLoad(
                 load,
@@ -180,7 +189,7 @@ def check_fit(workloads: Iterable[Workload], limits: EngineLimits) -> None:
     faults: list[str] = []
     for k, workload in enumerate(workloads):
         for r in workload.requests:
-            tokens = r.prompt_tokens + min(r.output_tokens, r.max_tokens)
+            tokens = _tokens(r)
             for most, what in ((pool, "the KV pool"), (limits.max_model_len, "max_model_len")):
                 if tokens > most:
                     faults.append(
@@ -194,6 +203,10 @@ def check_fit(workloads: Iterable[Workload], limits: EngineLimits) -> None:
             "some requests can never fit; raise --kv-tokens, or leave them out:\n"
             + "\n".join(f"  {fault}" for fault in shown)
         )
+
+
+def _tokens(r: WorkloadRequest) -> int:
+    return r.prompt_tokens + min(r.output_tokens, r.max_tokens)
 
 
 def _classes(workloads: Sequence[Workload]) -> dict[str, int]:

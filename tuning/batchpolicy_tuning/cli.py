@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +29,7 @@ from rich.text import Text
 from batchpolicy import registry
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import ConfigError
-from batchpolicy.step_cost import load_profile
+from batchpolicy.profiles import load_profile
 from batchpolicy_tuning import ab, report, table
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.statistics import FEWEST_PAIRS
@@ -108,6 +108,7 @@ def compare(
         kv_block_tokens=block_size,
         prefix_cache=prefix_cache,
     )
+    made.check_limits(limits)
     plan = ab.Plan(
         make_engine=functools.partial(registry.engine, engine or only_engine()),
         arms=arms,
@@ -115,7 +116,7 @@ def compare(
         loads=loads,
         pairs=pairs,
         limits=limits,
-        cost=made.cost,
+        profile=made,
         seed=seed,
         processes=jobs or min(len(os.sched_getaffinity(0)), MOST_PROCESSES),
     )
@@ -183,6 +184,13 @@ def notes(results: ab.Results) -> list[str]:
         f"seats, {plan.limits.max_num_batched_tokens:,} tokens a step, "
         f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, seed {plan.seed}; "
         f"{results.wall_s:.0f} s on {plan.processes} processes.",
+        f"Step times: {plan.profile.name}, fitted with a median error of "
+        f"{plan.profile.fit.overall.median:.1%}, at most {plan.profile.fit.overall.worst:.1%}"
+        + (
+            ", extended: some contexts are longer than those measured."
+            if results.extended
+            else "."
+        ),
         "Every request counts, from the first arrival until all have ended.",
         "A simulated gain under 10% proves nothing about a server; one interval in twenty misses.",
     ]
@@ -204,7 +212,7 @@ def _drawn(sheet: table.Sheet) -> Table:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[ab.Progress]:
+def _progress(quiet: bool) -> Generator[ab.Progress, None, None]:
     """How far the comparison is, on stderr: bars on a terminal, else a line per 10%."""
     if quiet:
         yield _Silent()

@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -102,7 +102,7 @@ def outcomes(
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def _interrupts_held_back() -> Generator[None, None, None]:
     # Processes inherit the mask: Ctrl-C goes to the one that can say so and clean up.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

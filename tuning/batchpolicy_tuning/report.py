@@ -8,11 +8,10 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.quantities import format_seconds
@@ -117,7 +116,8 @@ def document(results: Results) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "fewest_pairs": FEWEST_PAIRS,
         "limits": asdict(plan.limits),
-        "cost": repr(plan.cost),
+        "profile": plan.profile.model_dump(mode="json"),
+        "profile_extended": results.extended,
         "saturation_requests_per_s": results.saturation,
         "policies": [
             {"label": arm.label, "named": arm.text, "config": arm.config.model_dump(mode="json")}
@@ -210,10 +210,10 @@ def _finite(value: object) -> Any:
     """The value with NaN and inf as JSON knows them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in cast("list[object]", value)]
     return value
 
 

@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file)
-            header = [cell.strip() for cell in next(rows, [])]
+            header = [cell.strip() for cell in next(rows, list[str]())]
             if not header:
                 raise WorkloadError(f"{path}: the file is empty; expected a header, {_expected()}")
             missing = [name for name in COLUMNS if name not in header]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Discriminator,
@@ -39,6 +39,9 @@ Tenants = Annotated[
 ]
 
 
+Target = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+
+
 class RequestClass(Component):
     """One kind of request: how many there are, who sends them, what they expect."""
 
@@ -48,9 +51,9 @@ class RequestClass(Component):
     """Lower is more urgent."""
     tenants: Tenants = 1
     """Shares by tenant, or a number of tenants with equal shares."""
-    ttft_slo_s: PositiveFloat = math.inf
+    ttft_slo_s: Target = math.inf
     """Target for the first token; inf for none."""
-    tpot_slo_s: PositiveFloat = math.inf
+    tpot_slo_s: Target = math.inf
     """Target for the mean time of each further token; inf for none."""
     min_prompt_tokens: PositiveInt = 1
     """Shorter prompts are never of this class."""
@@ -96,7 +99,7 @@ class _File(Component):
 
     apiVersion: Literal["batchpolicy/v1"]
     kind: Literal["Classes"]
-    classes: Annotated[dict[str, RequestClass], Field(min_length=1)]
+    classes: Annotated[dict[str, Any], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +160,13 @@ def read_classes(path: Path) -> Classes:
     """
     document = read_document(path)
     read = document.validate(_File, document.value)
+    # Each by itself: the faults of all of them are told, with the nearest key.
+    classes = {
+        name: document.validate(RequestClass, given, ("classes", name))
+        for name, given in (read.classes if read is not None else {}).items()
+    }
     document.raise_faults()
-    assert read is not None
-    return Classes(path, read.classes)
+    return Classes(path, {name: kind for name, kind in classes.items() if kind is not None})
 
 
 def _pick(shares: Iterable[float], key: str) -> int:

@@ -1,0 +1,343 @@
+"""For each promise a policy that breaks it, so that no check can pass everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from pydantic import Field, PrivateAttr
+from typing_extensions import override
+
+from batchpolicy import FloatArray, Policy, Requests, StateArray, Step, Tags, Work
+from batchpolicy.errors import PolicyContractError
+from batchpolicy.step_cost import StepShape
+from batchpolicy.testing import accounting, check_policy, policy_checks, scoring
+
+
+class Sound(Policy):
+    """By arrival, and innocent; the broken ones differ from it in one thing."""
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return step.now_s - requests.arrival_s
+
+
+class Counting(Sound):
+    """With one counter by tenant that hooks move."""
+
+    _served: StateArray = PrivateAttr(default_factory=StateArray)
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -self._served[requests.tenant]
+
+    @override
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self._served.add(rows.tenant, work.output_tokens)
+
+
+class ForgetsAParameter(Sound):
+    scale: float = Field(1.0, exclude=True)
+
+
+class GivesAWeightOfZero(Sound):
+    def tenant_weights(self) -> Mapping[str, float]:
+        return {"gold": 0.0}
+
+
+class SinglePrecision(Sound):
+    def benefit(self, requests: Requests, step: Step) -> Any:
+        return super().benefit(requests, step).astype(np.float32)
+
+
+class OneNumberForAll(Sound):
+    def benefit(self, requests: Requests, step: Step) -> Any:
+        return np.float64(1.0)
+
+
+class InfiniteSlack(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return requests.first_token_due_s - step.now_s
+
+
+class TiersBelowZero(Sound):
+    def tier(self, requests: Requests, step: Step) -> Any:
+        return requests.priority
+
+
+class TooManyTiers(Sound):
+    def tier(self, requests: Requests, step: Step) -> Any:
+        return requests.seq + 1024
+
+
+class ShortTiers(Sound):
+    def tier(self, requests: Requests, step: Step) -> Any:
+        return (requests.priority > 0).astype(np.int32)
+
+
+class KeepsNaN(Sound):
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        return np.where(running.output_tokens == 0, np.nan, 1.0)
+
+
+class AdmitsByNumber(Sound):
+    def admissible(self, waiting: Requests, step: Step) -> Any:
+        return np.ones(len(waiting))
+
+
+class RanksBare(Sound):
+    def rank(self, waiting: Requests, step: Step) -> Any:
+        return self.benefit(waiting, step)
+
+
+class WritesToAColumn(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        waited_s = requests.arrival_s
+        waited_s -= step.now_s
+        return -waited_s
+
+
+class ForcesAColumnOpen(Sound):
+    def on_admitted(self, rows: Requests, step: Step) -> None:
+        tokens = rows.prompt_tokens
+        tokens.flags.writeable = True
+        tokens[:] = 0
+
+
+class CountsItsCalls(Sound):
+    _calls: int = PrivateAttr(default=0)
+
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        self._calls += 1
+        return np.full(len(requests), float(self._calls))
+
+
+class ChargesWhenRanked(Counting):
+    """Its answers repeat at once: only what comes later shows that it was asked."""
+
+    def rank(self, waiting: Requests, step: Step) -> Any:
+        ranking = super().rank(waiting, step)
+        self._pending = self._pending + 1.0
+        return ranking
+
+    _pending: float = PrivateAttr(default=0.0)
+
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self._served.add(rows.tenant, work.output_tokens + self._pending)
+
+
+class ByPlaceInTheArray(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return np.arange(len(requests), dtype=np.float64)
+
+
+class RelativeToTheQueue(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return requests.prompt_tokens / requests.prompt_tokens.max(initial=1)
+
+
+class TiersByMedian(Sound):
+    def tier(self, requests: Requests, step: Step) -> Any:
+        middle = np.median(requests.prompt_tokens) if len(requests) else 0
+        return (requests.prompt_tokens > middle).astype(np.int64)
+
+
+class ReadsTheTimeOfDay(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return np.sqrt(requests.arrival_s)
+
+
+class ExponentialPriority(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return np.exp(-requests.priority.astype(np.float64))
+
+
+class CountsOnPredictions(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -requests.predicted_output_tokens
+
+
+class CountsOnAStepCost(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        step_s = step.cost(StepShape(prefill_tokens=512))  # type: ignore[misc]
+        return (step.now_s - requests.arrival_s) / step_s
+
+
+class LastComeFirstServed(Sound):
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return requests.arrival_s - step.now_s
+
+
+class SaysItIsFcfs(Sound):
+    tags: ClassVar[Tags] = Tags(native="fcfs")
+
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -requests.prompt_tokens.astype(np.float64)
+
+
+class SaysItIsPriority(Sound):
+    def native_order(self) -> str | None:
+        return "priority"
+
+
+class InventsAnOrder(Sound):
+    def native_order(self) -> str | None:
+        return "fair"
+
+
+class WantsARow(Sound):
+    _last: int = PrivateAttr(default=-1)
+
+    def on_admitted(self, rows: Requests, step: Step) -> None:
+        self._last = int(rows.tenant[-1])
+
+
+class CountsDeliveries(Counting):
+    def on_preempted(self, rows: Requests, step: Step) -> None:
+        self._served.add(np.arange(5), 1.0)
+
+
+class ChargesATenantOnceACall(Counting):
+    """Assignment keeps one of several rows of a tenant; ``add`` would sum them."""
+
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self._served[rows.tenant] = self._served[rows.tenant] + work.output_tokens
+
+
+class ChargesByStep(Counting):
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self._served.add(rows.tenant, 1.0)
+
+
+class SharesItsCounters(Counting):
+    ours: ClassVar[StateArray] = StateArray()
+
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -self.ours[requests.tenant]
+
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self.ours.add(rows.tenant, work.output_tokens)
+
+
+class ThrowsDice(Counting):
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        self._served.add(rows.tenant, np.random.default_rng().random(len(rows)))
+
+
+class InheritsTheSlot(Sound):
+    _level: StateArray = PrivateAttr(default_factory=StateArray)
+
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -self._level[requests.slot]
+
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self._level.add(rows.slot, 1.0 * work.steps)
+
+
+BROKEN = [
+    (ForgetsAParameter(scale=2.0), accounting.check_parameters_survive_a_round_trip),
+    (GivesAWeightOfZero(), accounting.check_tenant_weights_are_positive),
+    (SinglePrecision(), scoring.check_benefit_is_one_finite_float_a_row),
+    (OneNumberForAll(), scoring.check_benefit_is_one_finite_float_a_row),
+    (InfiniteSlack(), scoring.check_benefit_is_one_finite_float_a_row),
+    (TiersBelowZero(), scoring.check_tier_is_one_small_class_a_row),
+    (TooManyTiers(), scoring.check_tier_is_one_small_class_a_row),
+    (ShortTiers(), scoring.check_tier_is_one_small_class_a_row),
+    (KeepsNaN(), scoring.check_keep_benefit_is_one_number_a_row),
+    (AdmitsByNumber(), scoring.check_admissible_is_one_truth_value_a_row),
+    (RanksBare(), scoring.check_rank_is_a_ranking_of_every_row),
+    (WritesToAColumn(), scoring.check_columns_are_left_alone),
+    (ForcesAColumnOpen(), scoring.check_columns_are_left_alone),
+    (CountsItsCalls(), scoring.check_scoring_changes_nothing),
+    (ChargesWhenRanked(), scoring.check_scoring_changes_nothing),
+    (ByPlaceInTheArray(), scoring.check_benefit_follows_rows),
+    (RelativeToTheQueue(), scoring.check_a_row_alone_scores_as_in_the_queue),
+    (TiersByMedian(), scoring.check_a_row_alone_scores_as_in_the_queue),
+    (ReadsTheTimeOfDay(), scoring.check_clock_origin_does_not_matter),
+    (ExponentialPriority(), scoring.check_extreme_values_stay_finite),
+    (CountsOnPredictions(), scoring.check_needs_no_undeclared_prediction),
+    (CountsOnAStepCost(), scoring.check_needs_no_undeclared_step_cost),
+    (LastComeFirstServed(), scoring.check_equals_are_served_in_order),
+    (SaysItIsFcfs(), scoring.check_native_order_is_the_engines),
+    (SaysItIsPriority(), scoring.check_native_order_is_the_engines),
+    (InventsAnOrder(), scoring.check_native_order_is_the_engines),
+    (WantsARow(), accounting.check_hooks_take_no_rows),
+    (CountsDeliveries(), accounting.check_hooks_take_no_rows),
+    (CountsDeliveries(), accounting.check_hooks_add_up),
+    (ChargesATenantOnceACall(), accounting.check_hooks_add_up),
+    (ChargesByStep(), accounting.check_hooks_add_up),
+    (SharesItsCounters(), accounting.check_instances_share_no_state),
+    (ThrowsDice(), accounting.check_the_same_events_give_the_same_scores),
+    (InheritsTheSlot(), accounting.check_a_reused_slot_starts_afresh),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "check"),
+    [pytest.param(p, c, id=f"{type(p).__name__}-{c.__name__}") for p, c in BROKEN],
+)
+def test_the_check_catches_a_policy_that_breaks_its_promise(policy: Policy, check: Any) -> None:
+    assert check in list(policy_checks(policy))
+    with pytest.raises((PolicyContractError, IndexError)):
+        check(policy)
+
+
+@pytest.mark.parametrize("policy", [Sound(), Counting()], ids=["Sound", "Counting"])
+def test_the_policies_that_the_broken_ones_start_from_keep_every_promise(policy: Policy) -> None:
+    assert {one.status for one in check_policy(policy)} == {"passed"}
+
+
+def test_every_check_has_a_policy_that_it_catches() -> None:
+    written = {
+        name
+        for module in (scoring, accounting)
+        for name in vars(module)
+        if name.startswith("check_")
+    }
+    assert {check.__name__ for _, check in BROKEN} == written
+
+
+def test_every_check_is_run() -> None:
+    class Everything(Sound):
+        tags: ClassVar[Tags] = Tags(native="fcfs")
+
+    run = {one.check for one in check_policy(Everything())}
+    assert run == {check.__name__ for _, check in BROKEN}
+
+
+def test_what_tags_require_is_not_taken_away() -> None:
+    class Declares(CountsOnAStepCost):
+        tags: ClassVar[Tags] = Tags(requires=frozenset({"step_cost", "prediction"}))
+
+    run = {one.check: one.status for one in check_policy(Declares(), on_fail="report")}
+    assert "check_needs_no_undeclared_step_cost" not in run
+    assert "check_needs_no_undeclared_prediction" not in run
+    assert set(run.values()) == {"passed"}
+
+
+def test_a_failure_is_raised_unless_it_is_expected_or_to_be_reported() -> None:
+    name = "check_equals_are_served_in_order"
+    with pytest.raises(PolicyContractError, match=r"LastComeFirstServed\.rank"):
+        check_policy(LastComeFirstServed())
+    reported = {r.check: r for r in check_policy(LastComeFirstServed(), on_fail="report")}
+    assert reported[name].status == "failed"
+    expected = {
+        r.check: r
+        for r in check_policy(LastComeFirstServed(), expected_failures={name: "a stack"})
+    }
+    assert (expected[name].status, expected[name].reason) == ("xfail", "a stack")
+    passing = {r.check: r.status for r in check_policy(Sound(), expected_failures={name: "?"})}
+    assert passing[name] == "xpass"
+
+
+def test_an_expected_failure_of_no_check_is_refused_before_any_runs() -> None:
+    with pytest.raises(ValueError, match="check_nothing"):
+        check_policy(WantsARow(), expected_failures={"check_nothing": "?"})
+
+
+def test_checking_a_policy_leaves_its_state_as_it_was() -> None:
+    policy = Counting()
+    check_policy(policy)
+    assert policy._served[np.arange(-1, 6)].tolist() == [0.0] * 7

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from batchpolicy import Policy, registry
+from batchpolicy.config import load_config
+from batchpolicy.policies.benefit import Benefit
+from batchpolicy.testing.checks import Check, parametrize_with_checks
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+INSTALLED = [registry.policy_class(name)() for name in registry.names(registry.POLICIES)]
+FILES = [
+    *sorted((EXAMPLES / "policies").iterdir()),
+    EXAMPLES / "custom_policy" / "policy.yaml",
+]
+IN_EXAMPLES = [load_config(path).build_policy() for path in FILES]
+# What no example file shows.
+OTHERS = [
+    Benefit.model_validate({"lambda": 0.0, "urgency": {"weight": 0.0}}),
+    Benefit.model_validate({"fairness": {"weights": {"a": 3.0}, "scale_tokens": 1.0}}),
+]
+
+
+def test_policies_are_installed_and_shown_in_examples() -> None:
+    assert {"fcfs", "priority", "benefit"} <= set(registry.names(registry.POLICIES))
+    assert len(FILES) >= 5
+
+
+@parametrize_with_checks([*INSTALLED, *IN_EXAMPLES, *OTHERS])
+def test_every_policy_keeps_the_contract(policy: Policy, check: Check) -> None:
+    check(policy)
