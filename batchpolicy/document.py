@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import reprlib
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ class Document:
 
 
 def faults_of(
-    error: ValidationError, model: type[BaseModel] | None, value: object, at: Loc = ()
+    error: ValidationError, model: type[BaseModel], value: object, at: Loc = ()
 ) -> Iterator[tuple[Loc, str]]:
     """Place and text of each fault that pydantic found in ``value``, which stands at ``at``."""
     for one in error.errors(include_url=False):
@@ -70,12 +71,10 @@ def faults_of(
         place = (*at, *loc)
         context = one.get("ctx", {})
         cause = context.get("error")
-        if isinstance(cause, ValidationError):
-            yield from faults_of(cause, _named_model(found), found, place)
-        elif one["type"] == "missing":
+        if one["type"] == "missing":
             yield place, f"{dotted(place)} is missing."
         elif one["type"] == "extra_forbidden":
-            yield place, _unknown(place, _model_at(model, loc[:-1]))
+            yield place, _unknown(place, _model_at(model, value, loc[:-1]))
         elif isinstance(cause, BatchPolicyError):
             yield place, f"{dotted(place)}: {cause}"
         elif cause is not None:
@@ -152,13 +151,17 @@ def _python_names(model: type[BaseModel], value: object) -> list[str]:
     return [name for name, one in fields if one.alias not in {None, name} and name in value]
 
 
-def _model_at(model: type[BaseModel] | None, loc: Loc) -> type[BaseModel] | None:
-    """The model of what stands at ``loc`` in ``model``, where one class says so."""
-    for part in loc:
-        fields = model.model_fields if model else {}
-        found = [one for name, one in fields.items() if part in {name, one.alias}]
-        inside = _models_in(found[0].annotation) if found else []
-        model = inside[0] if len(inside) == 1 else None
+def _model_at(model: type[BaseModel] | None, value: object, loc: Loc) -> type[BaseModel] | None:
+    """The model of what stands at ``loc`` in ``value``, where one class says so."""
+    for place, part in enumerate(loc, start=1):
+        if isinstance(part, str):
+            fields = model.model_fields if model else {}
+            found = [one for name, one in fields.items() if part in {name, one.alias}]
+            inside = _models_in(found[0].annotation) if found else []
+            model = inside[0] if len(inside) == 1 else None
+        if model is not None and inspect.isabstract(model):
+            # Of a list of terms; each item names its class.
+            model = _named_term(_walk(value, loc[:place], keep_last=False)[1]) or model
     return model
 
 
@@ -168,8 +171,8 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
-def _named_model(value: object) -> type[BaseModel] | None:
-    """The class of a term that was built from ``{name: ...}``."""
+def _named_term(value: object) -> type[BaseModel] | None:
+    """The class of a term that is built from ``{name: ...}``."""
     name = cast("dict[str, object]", value).get("name") if isinstance(value, dict) else None
     try:
         return registry.term_class(name) if isinstance(name, str) else None

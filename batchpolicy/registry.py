@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Generator, Iterable, Mapping
@@ -189,7 +190,7 @@ def _entry_point(group: str, name: str) -> EntryPoint:
 
 
 def _absolute(where: str) -> Path:
-    return (_BASE.get() or Path.cwd()) / Path(where).expanduser()
+    return (_BASE.get() or Path.cwd()) / os.path.expanduser(where)
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -203,8 +204,8 @@ def _module_of_file(path: Path) -> ModuleType:
         raise ConfigError(
             f"no file {str(path)!r}.{near(path.name, [p.name for p in beside])}"
         ) from e
-    except OSError as e:
-        raise ConfigError(f"{path} cannot be read: {e.strerror}.") from e
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the path
+        raise ConfigError(f"{str(path)!r} cannot be read: {_said(e)}.") from e
     key = hashlib.sha256(str(path.resolve()).encode() + b"\0" + source).hexdigest()[:16]
     name = f"{_FILE_MODULE}{key}_{path.stem}"
     if name in sys.modules:

@@ -111,7 +111,8 @@ class Requests:
     @property
     def request_id(self) -> list[str]:
         """Ids, for messages."""
-        return [self._ids[row] for row in self._rows.tolist()]
+        rows: list[int] = self._rows.tolist()
+        return [self._ids[row] for row in rows]
 
     @property
     def slot(self) -> IntArray:

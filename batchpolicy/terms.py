@@ -164,7 +164,8 @@ class Fairness(Scorer):
         """Tenants of the rows that have nothing waiting, in order of submission."""
         tenants, first = np.unique(rows.tenant, return_index=True)
         tenants = tenants[np.argsort(rows.seq[first], kind="stable")]
-        return tenants[self._queued[tenants] == 0.0]
+        idle: IntArray = tenants[self._queued[tenants] == 0.0]
+        return idle
 
     def _floor(self) -> float:
         """Least counter among the tenants that wait; with none, that of the last to leave."""

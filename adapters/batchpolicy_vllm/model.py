@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def block_hasher(config: Any) -> Callable[[Any], Any] | None:
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
+def _offline() -> Generator[None, None, None]:
     """No look-ups at a model hub while the configuration is made."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -54,7 +54,7 @@ class VllmReplay(Engine):
         if limits not in self._configs:
             self._configs[limits] = vllm_config(limits)
         clock = Clock()
-        cls = seams.Scheduler
+        cls: type = seams.Scheduler
         if config is not None:
             cls = scheduler_class(seams.Scheduler, config, clock)
         engine_config = self._configs[limits]

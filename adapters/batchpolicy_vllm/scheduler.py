@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy_vllm import seams
@@ -15,23 +15,34 @@ from batchpolicy_vllm.settings import configured
 logger = logging.getLogger(__name__)
 
 
-class PolicyMixin:
+class _Setup(NamedTuple):
+    """What ``scheduler_class`` was given."""
+
+    config: PolicyConfig | None = None
+    clock: Callable[[], float] | None = None
+
+
+# Only type checkers see a base here; ``scheduler_class`` supplies the real one.
+if TYPE_CHECKING:
+    _Base = seams.Scheduler
+else:
+    _Base = object
+
+
+class PolicyMixin(_Base):
     """Put before a vLLM scheduler class, makes it follow the configured policy.
 
     Without configuration, and with a policy equal to one of the engine's own orders,
     every call goes straight to the base.
     """
 
-    policy_config: ClassVar[PolicyConfig | None] = None
-    """Set by ``scheduler_class``; None to look where a server's settings are."""
-    policy_clock: ClassVar[Callable[[], float] | None] = None
-    """A virtual clock; None for that of the machine."""
-
+    _setup: ClassVar[_Setup] = _Setup()
     _driver: Driver | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        config = self.policy_config or configured(self.vllm_config.additional_config)  # type: ignore[attr-defined]
+        config, clock = self._setup
+        config = config or configured(seams.additional_config(self))
         if config is None:
             return
         seams.check_scheduler(self)
@@ -40,41 +51,40 @@ class PolicyMixin:
             seams.use_native_order(self, order)
             logger.info("batchpolicy: %s is the engine's own order", config.label)
             return
-        clock = type(self).policy_clock
         self._driver = Driver(self, config, clock or time.monotonic, virtual=clock is not None)
         logger.info("batchpolicy: policy %s, preempt %s", config.label, config.preempts())
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Plan, then let the engine schedule."""
         if self._driver is None:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)
         self._driver.before_step()
-        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        output = super().schedule(*args, **kwargs)
         self._driver.after_step(output)
         return output
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
         """Let the engine take a step's results, then report them."""
-        outputs = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
+        outputs = super().update_from_output(*args, **kwargs)
         if self._driver is not None:
             self._driver.results(outputs)
         return outputs
 
     def add_request(self, request: Any) -> None:
         """Let the engine queue a request, then report it."""
-        super().add_request(request)  # type: ignore[misc]
+        super().add_request(request)
         if self._driver is not None:
             self._driver.arrived(request)
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
         """Let the engine end requests, then report them."""
-        ended = super().finish_requests(*args, **kwargs)  # type: ignore[misc]
+        ended = super().finish_requests(*args, **kwargs)
         if self._driver is not None:
             self._driver.finished(ended)
         return ended
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
+        super()._preempt_request(request, *args, **kwargs)
         if self._driver is not None:
             self._driver.preempted(request)
 
@@ -95,11 +105,7 @@ def scheduler_class(
         When the class lacks what the adapter needs.
     """
     seams.check_class(base)
-    attributes = {
-        "policy_config": config,
-        "policy_clock": None if clock is None else staticmethod(clock),
-        "__module__": __name__,
-    }
+    attributes = {"_setup": _Setup(config, clock), "__module__": __name__}
     return type(f"Policy{base.__name__}", (PolicyMixin, base), attributes)
 
 

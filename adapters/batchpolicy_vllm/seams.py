@@ -17,6 +17,7 @@ from batchpolicy.requests import IntArray, Status
 
 try:
     from vllm import SamplingParams
+    from vllm import __version__ as vllm_version
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -32,7 +33,6 @@ try:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
-    from vllm.version import __version__ as vllm_version
 except ImportError as e:
     raise EngineUnavailable(
         f"vLLM cannot be driven here: {e}. Install batchpolicy beside your vLLM "
@@ -82,6 +82,7 @@ _ATTRIBUTES = (
     "num_waiting_for_streaming_input",
     "prev_step_scheduled_req_ids",
     "scheduler_config",
+    "vllm_config",
     "kv_cache_manager",
     "block_size",
     "num_lookahead_tokens",
@@ -118,6 +119,11 @@ def _refuse_missing(missing: list[str]) -> None:
             f"vLLM {vllm_version} cannot take a policy: its scheduler has no "
             f"{', '.join(missing)}. Tested with 0.32.0."
         )
+
+
+def additional_config(scheduler: Any) -> Any:
+    """What ``--additional-config`` gave."""
+    return scheduler.vllm_config.additional_config
 
 
 def use_native_order(scheduler: Any, order: str) -> None:
@@ -205,7 +211,8 @@ class KvProbe:
 
     def prefix(self, ids: Iterable[str]) -> tuple[IntArray, IntArray]:
         """Cached tokens, and free blocks that starting the whole prompt takes."""
-        hits, needs = [], []
+        hits: list[int] = []
+        needs: list[int] = []
         manager, size = self._scheduler.kv_cache_manager, self._scheduler.block_size
         for request_id in ids:
             request = self._scheduler.requests[request_id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from batchpolicy.config import PolicyConfig, load_config
 from batchpolicy.errors import ConfigError
@@ -24,7 +24,9 @@ def configured(additional_config: Any) -> PolicyConfig | None:
     ConfigError
         When the file cannot be used.
     """
-    given = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
+    given: object = None
+    if isinstance(additional_config, Mapping):
+        given = cast(Mapping[str, object], additional_config).get(KEY)
     if given is not None and not isinstance(given, str):
         raise ConfigError(
             f"additional_config.{KEY} is {given!r}, expected the path of a policy file."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeFloat, field_validator
@@ -39,7 +39,9 @@ class Benefit(Policy):
     @field_validator("terms", mode="before")
     @classmethod
     def _build_terms(cls, given: Any) -> Any:
-        return tuple(map(build_term, given)) if isinstance(given, (list, tuple)) else given
+        if not isinstance(given, (list, tuple)):
+            return given
+        return tuple(build_term(term) for term in cast(Sequence[object], given))
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:

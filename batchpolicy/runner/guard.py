@@ -48,16 +48,21 @@ class Guard:
             self._fault("policy_faults")
             return _arrival(waiting)
 
-    def keep(self, running: Requests, step: Step) -> FloatArray:
-        """The policy's benefit of keeping each row, or that of arrival."""
+    def keep(self, running: Requests, step: Step) -> tuple[IntArray | None, FloatArray]:
+        """The policy's tier and benefit of keeping each row, or those of arrival."""
+        n = len(running)
         if self.suspended:
-            return _arrival(running).benefit
+            return None, _arrival(running).benefit
         try:
+            tier = self._policy.tier(running, step)
             keep = self._policy.keep_benefit(running, step)
-            return self._floats(keep, len(running), "keep_benefit", infinite=True)
+            return (
+                None if tier is None else self._ints(tier, n, "tier"),
+                self._floats(keep, n, "keep_benefit", infinite=True),
+            )
         except Exception:
             self._fault("policy_faults")
-            return _arrival(running).benefit
+            return None, _arrival(running).benefit
 
     def hooks(self, deliver: Callable[[], None], silence: Callable[[], None]) -> None:
         """Run the hooks; after a fault the policy is not told or asked anything more."""

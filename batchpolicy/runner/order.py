@@ -50,4 +50,5 @@ def _least(key: npt.NDArray[np.float64] | IntArray, rows: Rows, k: int) -> Rows:
     if k >= len(rows):
         return rows
     values = key[rows]
-    return rows[values <= np.partition(values, k - 1)[k - 1]]
+    reached: Rows = rows[values <= np.partition(values, k - 1)[k - 1]]
+    return reached

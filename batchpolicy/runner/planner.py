@@ -168,8 +168,7 @@ class _Displacer:
     def _prepare(self) -> None:
         """Order the rows that can be freed, and work out what each would free."""
         running, planner = self._running, self._planner
-        tier = None if planner.guard.suspended else planner.policy.tier(running, self._step)
-        keep = planner.guard.keep(running, self._step)
+        tier, keep = planner.guard.keep(running, self._step)
         order = victim_order(running.priority, tier, keep, running.seq)
         order = order[np.isfinite(keep[order])]
         held = running.kv_blocks
@@ -177,11 +176,12 @@ class _Displacer:
             order = order[: 4 * MAX_VICTIMS_A_STEP]
             held = held.copy()
             ids = running.request_id
-            held[order] = planner.probe.held([ids[row] for row in order.tolist()])
-        order = order[held[order] >= 0]
-        self._order = order.tolist()
+            sought: list[int] = order.tolist()
+            held[order] = planner.probe.held([ids[row] for row in sought])
+        places: list[int] = order[held[order] >= 0].tolist()
+        self._order = places
         # A victim also gives back the tokens and blocks that it would take in this step.
         self._frees = [
             Room(1, int(held[row] + self._demand.blocks[row]), int(self._demand.tokens[row]))
-            for row in self._order
+            for row in places
         ]

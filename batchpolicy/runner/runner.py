@@ -48,7 +48,9 @@ class PolicyRunner:
         self.policy = config.build_policy()
         self.engine = engine
         self.counters: Counter[str] = Counter()
-        able = engine.capabilities | ({"step_cost"} if engine.cost is not None else set())
+        able = set(engine.capabilities)
+        if engine.cost is not None:
+            able.add("step_cost")
         missing = sorted(self.policy.tags.requires - able)
         if missing:
             raise ConfigError(
@@ -123,10 +125,11 @@ class PolicyRunner:
         known = [i for i in ids if i in self._ledger.table]
         rows = self._ledger.table.rows(self._ledger.slots_of(known))
         step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
-        keep = self._guard.keep(rows, step)
-        order = np.lexsort((rows.seq, -keep, rows.priority, rows.prefill_tokens > 0))
-        kept = [known[row] for row in order.tolist()]
-        return kept + [i for i in ids if i not in self._ledger.table]
+        _, keep = self._guard.keep(rows, step)
+        order: list[int] = np.lexsort(
+            (rows.seq, -keep, rows.priority, rows.prefill_tokens > 0)
+        ).tolist()
+        return [known[row] for row in order] + [i for i in ids if i not in self._ledger.table]
 
     def scheduled(
         self,

@@ -16,7 +16,7 @@ class SlotSet:
     __slots__ = ("_count", "_members", "_places")
 
     def __init__(self) -> None:
-        self._members = np.empty(64, dtype=np.intp)
+        self._members: Slots = np.empty(64, dtype=np.intp)
         self._places: dict[int, int] = {}
         self._count = 0
 

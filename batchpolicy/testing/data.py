@@ -67,6 +67,49 @@ def make_table(n: int, *, seed: int = 0, now_s: float = 100.0, running: int = 0)
     return table
 
 
+def make_extremes() -> RequestTable:
+    """Requests that each have one extreme value, waiting and running."""
+    extremes: list[dict[str, float]] = [
+        {},
+        {"priority": 10**6},
+        {"priority": -(10**6)},
+        {"priority": 2**31 - 1},
+        {"priority": -(2**31)},
+        {"tenant": -1},
+        {"tenant": 70_000, "session": 70_000},
+        {"weight": 1e-6},
+        {"weight": 1e6},
+        {"ttft_slo_s": 0.0, "tpot_slo_s": 0.0},
+        {"ttft_slo_s": 1e-9, "tpot_slo_s": 1e-9},
+        {"deadline_s": 0.0},
+        {"ttft_slo_s": 1e9, "deadline_s": 1e9},
+        {"arrival_s": 1e8},
+        {"arrival_s": 0.0},
+        {"prompt_tokens": 1, "max_tokens": 1},
+        {"prompt_tokens": 2**20, "max_tokens": 2**20, "need_kv_blocks": 2**16},
+        {"cached_tokens": 100, "computed_tokens": 100},
+        {"computed_tokens": 10_000, "output_tokens": 9_900},
+        {"preemptions": 1000, "overtakes": 10**6},
+        {"predicted_output_tokens": 1.0, "predicted_output_high": 1.0},
+        {"predicted_output_tokens": 1e7, "predicted_output_high": 1e7},
+        {"output_tokens": 50, "predicted_output_tokens": 1.0},
+        {"ready": False},
+    ]
+    table = RequestTable()
+    # Almost four years of waiting for the row that arrived at 0.
+    table.now_s = 1.2e8
+    ordinary = {
+        "arrival_s": table.now_s - 1.0,
+        "prompt_tokens": 100,
+        "max_tokens": 100,
+        "tenant": 0,
+    }
+    for state in (Status.WAITING, Status.RUNNING):
+        for i, change in enumerate(extremes):
+            table.add(f"{state.name}{i}", **{**ordinary, **change, "status": int(state)})
+    return table
+
+
 def rows_with(table: RequestTable, status: Status) -> Requests:
     """The rows of one status, in order of submission."""
     rows = table.view()

@@ -8,7 +8,7 @@ import numpy as np
 
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Policy, Ranking
-from batchpolicy.requests import COLUMNS, Requests, Status
+from batchpolicy.requests import COLUMNS, Requests
 from batchpolicy.runner.order import best_first
 from batchpolicy.runner.table import RequestTable
 from batchpolicy.testing.compare import (
@@ -23,6 +23,7 @@ from batchpolicy.testing.compare import (
     scores,
     work_of,
 )
+from batchpolicy.testing.data import make_extremes
 
 MOST_TIERS = 1024
 _SIZES = (0, 1, 2, 257)
@@ -151,7 +152,7 @@ def check_needs_no_undeclared_step_cost(policy: Policy) -> None:
 
 def check_extreme_values_stay_finite(policy: Policy) -> None:
     """What clients may send and engines may show gives numbers, not NaN, inf or errors."""
-    at = _extremes()
+    at = scene_of(make_extremes())
     with np.errstate(all="ignore"):
         _stays_usable(policy, at, "extreme values")
 
@@ -258,46 +259,3 @@ def _facts(row: Requests) -> str:
     facts = {name: getattr(row, name)[0] for name in COLUMNS if name not in {"slot", "seq"}}
     odd = {k: v for k, v in facts.items() if v != COLUMNS[k][1] and v == v}
     return ", ".join(f"{name}={value}" for name, value in odd.items())
-
-
-def _extremes() -> Scene:
-    """Rows that each have one extreme value, waiting and running."""
-    extremes: list[dict[str, float]] = [
-        {},
-        {"priority": 10**6},
-        {"priority": -(10**6)},
-        {"priority": 2**31 - 1},
-        {"priority": -(2**31)},
-        {"tenant": -1},
-        {"tenant": 70_000, "session": 70_000},
-        {"weight": 1e-6},
-        {"weight": 1e6},
-        {"ttft_slo_s": 0.0, "tpot_slo_s": 0.0},
-        {"ttft_slo_s": 1e-9, "tpot_slo_s": 1e-9},
-        {"deadline_s": 0.0},
-        {"ttft_slo_s": 1e9, "deadline_s": 1e9},
-        {"arrival_s": 1e8},
-        {"arrival_s": 0.0},
-        {"prompt_tokens": 1, "max_tokens": 1},
-        {"prompt_tokens": 2**20, "max_tokens": 2**20, "need_kv_blocks": 2**16},
-        {"cached_tokens": 100, "computed_tokens": 100},
-        {"computed_tokens": 10_000, "output_tokens": 9_900},
-        {"preemptions": 1000, "overtakes": 10**6},
-        {"predicted_output_tokens": 1.0, "predicted_output_high": 1.0},
-        {"predicted_output_tokens": 1e7, "predicted_output_high": 1e7},
-        {"output_tokens": 50, "predicted_output_tokens": 1.0},
-        {"ready": False},
-    ]
-    table = RequestTable()
-    # Almost four years of waiting for the row that arrived at 0.
-    table.now_s = 1.2e8
-    ordinary = {
-        "arrival_s": table.now_s - 1.0,
-        "prompt_tokens": 100,
-        "max_tokens": 100,
-        "tenant": 0,
-    }
-    for state in (Status.WAITING, Status.RUNNING):
-        for i, change in enumerate(extremes):
-            table.add(f"{state.name}{i}", **{**ordinary, **change, "status": int(state)})
-    return scene_of(table)

@@ -86,7 +86,7 @@ def random_workload(seed: int, *, count: int = 20) -> Workload:
         priority = rng.choice([-3, 0, 0, 10])
         requests.append(
             WorkloadRequest(
-                id=f"r{i}",
+                id=f"r{i:02}",
                 arrival_s=now_s,
                 prompt_tokens=prompt,
                 output_tokens=output,

@@ -147,6 +147,11 @@ def test_a_plugin_whose_library_is_missing_says_which(monkeypatch: pytest.Monkey
         ("no_such_module:Newest", "no module named 'no_such_module'"),
         ("batchpolicy.policies.fcfs:fcfs", "Did you mean 'FCFS'?"),
         ("no/folder/x.py:X", "no file"),
+        ("~no_such_user/x.py:X", "no file"),
+        ("a\0.py:X", "cannot be read"),
+        (":Newest", "cannot be imported"),
+        ("..relative:X", "cannot be imported"),
+        ("newest.py:", "no class ''"),
     ],
 )
 def test_what_cannot_be_found_is_named(newest: Path, name: str, expected: str) -> None:

@@ -124,7 +124,7 @@ def compare(
         results = ab.run_comparison(plan, progress)
     if json is not None:
         report.write_document(results, json)
-    show(results, Console(highlight=False))
+    show(results, _console())
 
 
 def parse_loads(text: str) -> list[float]:
@@ -199,8 +199,16 @@ def notes(results: ab.Results) -> list[str]:
     return found
 
 
+def _console() -> Console:
+    """Standard output; files and pipes, which have no width, get 120 columns."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120
+    return console
+
+
 def _drawn(sheet: table.Sheet) -> Table:
-    drawn = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for i, header in enumerate(sheet.headers):
         drawn.add_column(header, justify="left" if i == 0 or header == "gain" else "right")
     for section in sheet.sections:

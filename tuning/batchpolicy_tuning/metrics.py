@@ -43,8 +43,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("attainment", "targets met", "share", higher_is_better=True),
     Metric("jain", "Jain, tenants", "index", higher_is_better=True, by_class=False),
     Metric("preemptions", "preemptions", "count"),
-    Metric("recompute", "recomputed", "tokens"),
-    Metric("throughput", "output", "tokens/s", higher_is_better=True),
+    Metric("recompute", "recomputed tok", "tokens", by_class=False),
+    Metric("throughput", "output tok/s", "tokens/s", higher_is_better=True, by_class=False),
 )
 
 
@@ -69,13 +69,18 @@ def measure(run: Run) -> Measured:
     finished with n > 1 tokens. Percentiles are taken over the requests of the run.
     ``attainment`` is the share of *all* requests with targets that finished and met
     them; one that failed, was refused or is unfinished missed them. ``throughput``
-    is the output tokens of the scope over the time of the run, ``recompute`` the
-    tokens computed again after a preemption. For ``jain`` see ``tenant_fairness``.
+    is the output tokens over the time of the run, ``recompute`` the tokens computed
+    again after a preemption. For ``jain`` see ``tenant_fairness``.
     """
     table = _Table.of(run)
     every = np.ones(len(run.workload.requests), dtype=np.bool_)
     names = np.array([r.request_class for r in run.workload.requests])
-    overall = dict(table.values(every)) | {"jain": tenant_fairness(run)}
+    overall = {
+        **table.values(every),
+        "jain": tenant_fairness(run),
+        "recompute": float(run.recomputed_tokens.sum()),
+        "throughput": float(run.output_tokens.sum()) / table.span_s,
+    }
     by_class = {name: table.values(names == name) for name in run.workload.classes()}
     return Measured(overall, by_class)
 
@@ -92,8 +97,6 @@ class _Table:
     targeted: BoolArray
     met: BoolArray
     preemptions: FloatArray
-    recomputed: FloatArray
-    output: FloatArray
     span_s: float
 
     @classmethod
@@ -124,8 +127,6 @@ class _Table:
             targeted=np.isfinite(ttft_slo_s) | np.isfinite(tpot_slo_s),
             met=finished & (ttft_s <= ttft_slo_s) & (~streamed | (tpot_s <= tpot_slo_s)),
             preemptions=run.preemptions.astype(np.float64),
-            recomputed=run.recomputed_tokens.astype(np.float64),
-            output=output,
             span_s=run.end_s - float(arrival_s[0]),
         )
 
@@ -143,8 +144,6 @@ class _Table:
             "queue.max": float(self.waited_s[rows].max()),
             "attainment": float(self.met[targeted].mean()) if targeted.any() else math.nan,
             "preemptions": float(self.preemptions[rows].sum()),
-            "recompute": float(self.recomputed[rows].sum()),
-            "throughput": float(self.output[rows].sum()) / self.span_s,
         }
 
 

@@ -33,14 +33,21 @@ class Change:
     def __str__(self) -> str:
         c = self.comparison
         values = f"{in_unit(c.baseline, self.metric)} to {in_unit(c.policy, self.metric)}"
-        return f"{self.metric.label} {values} ({in_words(c, self.metric)})"
+        return f"{self.metric.label} {in_words(c, self.metric)} ({values})"
 
 
 def changes(results: Results, at: AtLoad, arm: int) -> list[Change]:
-    """What the arm made better or worse than the baseline, class by class."""
+    """What the arm made better or worse than the baseline, class by class.
+
+    Times are told by class alone where there are classes: over all requests they
+    mix what one class gained with what another lost.
+    """
     found: list[Change] = []
-    for scope in results.scopes():
+    scopes = results.scopes()
+    for scope in scopes:
         for metric in results.metrics(scope):
+            if scope is None and len(scopes) > 1 and metric.unit == "seconds":
+                continue
             comparison = at.against_baseline(arm, scope, metric)
             if comparison.verdict in (Verdict.BETTER, Verdict.WORSE):
                 found.append(Change(scope_name(scope), metric, comparison))
@@ -65,10 +72,10 @@ def in_unit(value: float, metric: Metric) -> str:
             return f"{100.0 * value:.1f}%"
         case "index":
             return f"{value:.3f}"
-        case "count" | "tokens":
-            return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
-        case "tokens/s":
-            return f"{value:,.0f} tok/s"
+        case "count" | "tokens" | "tokens/s":
+            if abs(value) >= 100_000:
+                return f"{value / 1000:,.0f}k"
+            return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.1f}"
 
 
 def relative(comparison: Comparison, metric: Metric) -> bool:
@@ -77,20 +84,29 @@ def relative(comparison: Comparison, metric: Metric) -> bool:
 
 
 def in_words(comparison: Comparison, metric: Metric) -> str:
-    """How the policy differs from the baseline: ``38% lower``."""
-    higher = (comparison.improvement > 0.0) == metric.higher_is_better
-    size = amount(abs(comparison.improvement), comparison, metric)
+    """How the policy differs from the baseline: ``38% lower``, ``4.1 times``."""
+    c = comparison
+    higher = (c.improvement > 0.0) == metric.higher_is_better
+    if higher and relative(c, metric) and c.policy >= 2.0 * c.scale:
+        return f"{c.policy / c.baseline:.1f} times"
+    size = amount(abs(c.improvement), c, metric)
+    if metric.unit == "share":
+        size += " points"
     return f"{size} {'higher' if higher else 'lower'}"
 
 
 def amount(gain: float, comparison: Comparison, metric: Metric) -> str:
-    """A gain in percent of the baseline, in points, or in the metric's unit."""
+    """A gain in percent of the baseline, in points of a share, or in the metric's unit."""
     if relative(comparison, metric):
-        percent = 100.0 * gain / comparison.scale
-        return f"{percent:.0f}%" if abs(percent) >= 10.0 else f"{percent:.1f}%"
+        return f"{_rounded(100.0 * gain / comparison.scale)}%"
     if metric.unit == "share":
-        return f"{100.0 * gain:.1f} points"
+        return f"{100.0 * gain + 0.0:.1f}"
     return in_unit(gain, metric)
+
+
+def _rounded(percent: float) -> str:
+    text = f"{percent:.0f}" if abs(percent) >= 9.95 else f"{percent:.1f}"
+    return "0.0" if text == "-0.0" else text
 
 
 def document(results: Results) -> dict[str, Any]:

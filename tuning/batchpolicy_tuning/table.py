@@ -9,19 +9,13 @@ from typing import Literal, NamedTuple
 
 from batchpolicy_tuning.ab import AtLoad, Results
 from batchpolicy_tuning.metrics import Metric
-from batchpolicy_tuning.report import (
-    Change,
-    amount,
-    changes,
-    in_unit,
-    relative,
-    scope_name,
-)
+from batchpolicy_tuning.report import ALL, amount, changes, in_unit, scope_name
 from batchpolicy_tuning.statistics import CONFIDENCE, Comparison, Verdict
 
-LABEL_WIDTH = 15
-VALUE_WIDTH = 11
-GAIN_WIDTH = 28
+LABEL_WIDTH = 16
+VALUE_WIDTH = 8
+GAIN_WIDTH = 26
+GAP = 2
 
 Mood = Literal["", "better", "worse", "dim", "bold"]
 
@@ -61,14 +55,14 @@ def legend(results: Results) -> str:
     """How to read the tables."""
     return (
         f"Means over replications. Gain against {results.plan.arms[0].label}, positive is better, "
-        f"with its {CONFIDENCE:.0%} interval; no word behind it: not shown."
+        f"with its {CONFIDENCE:.0%} interval; without a word behind it not shown."
     )
 
 
 def sheets(results: Results, at: AtLoad, width: int) -> list[Sheet]:
     """Tables for one load: the baseline, beside as many policies as the width holds."""
-    room = width - LABEL_WIDTH - VALUE_WIDTH - 8
-    per_sheet = max(room // (VALUE_WIDTH + GAIN_WIDTH + 4), 1)
+    room = width - LABEL_WIDTH - GAP - VALUE_WIDTH
+    per_sheet = max(room // (VALUE_WIDTH + GAIN_WIDTH + 2 * GAP), 1)
     others = range(1, len(results.plan.arms))
     parts = [others[i : i + per_sheet] for i in range(0, len(others), per_sheet)]
     return [_sheet(results, at, part) for part in parts]
@@ -82,19 +76,16 @@ def summary(results: Results, at: AtLoad, arm: int) -> list[Cell]:
         return [*lines, Cell("  nothing to schedule: no request ever waited at this load", "dim")]
     found = changes(results, at, arm)
     for scope in map(scope_name, results.scopes()):
-        better = [c for c in found if c.scope == scope and c.comparison.verdict == Verdict.BETTER]
-        worse = [c for c in found if c.scope == scope and c.comparison.verdict == Verdict.WORSE]
-        lines += _line(scope, "gain" if scope.startswith("all ") else "gains", better, "better")
-        lines += _line(scope, "pay" if scope.startswith("all ") else "pays", worse, "worse")
-        if not better and not worse:
+        of_scope = [change for change in found if change.scope == scope]
+        for verdict, verb in ((Verdict.BETTER, "gains"), (Verdict.WORSE, "pays")):
+            told = [str(change) for change in of_scope if change.comparison.verdict == verdict]
+            if told:
+                verb = verb if scope != ALL else {"gains": "gain", "pays": "pay"}[verb]
+                mood: Mood = "better" if verdict == Verdict.BETTER else "worse"
+                lines.append(Cell(f"  {scope} {verb}: {', '.join(told)}", mood))
+        if not of_scope:
             lines.append(Cell(f"  {scope}: no difference shown", "dim"))
     return lines + [Cell(f"  {text}", "worse") for text in _warnings(at, arm)]
-
-
-def _line(scope: str, verb: str, found: Sequence[Change], mood: Mood) -> list[Cell]:
-    if not found:
-        return []
-    return [Cell(f"  {scope} {verb}: {'; '.join(map(str, found))}", mood)]
 
 
 def _warnings(at: AtLoad, arm: int) -> list[str]:
@@ -160,9 +151,9 @@ def _gain(c: Comparison, metric: Metric) -> Cell:
         return Cell(c.reason, "dim")
     if c.low == c.high == 0.0:
         return Cell("equal", "dim")
-    ends = f"[{_number(c.low, c, metric)}, {_number(c.high, c, metric)}]"
     sign = "+" if c.improvement > 0.0 else ""
-    text = f"{sign}{_points(c, metric)} {ends}"
+    low, high = (amount(end, c, metric).removesuffix("%") for end in (c.low, c.high))
+    text = f"{sign}{amount(c.improvement, c, metric)} [{low}, {high}]"
     match c.verdict:
         case Verdict.BETTER:
             return Cell(f"{text} better", "better")
@@ -170,17 +161,3 @@ def _gain(c: Comparison, metric: Metric) -> Cell:
             return Cell(f"{text} worse", "worse")
         case _:
             return Cell(text, "dim")
-
-
-def _points(c: Comparison, metric: Metric) -> str:
-    return amount(c.improvement, c, metric).replace(" points", " pp").removesuffix(" tok/s")
-
-
-def _number(gain: float, c: Comparison, metric: Metric) -> str:
-    if relative(c, metric):
-        return (
-            f"{100.0 * gain / c.scale:.0f}"
-            if abs(gain) >= 0.1 * c.scale
-            else (f"{100.0 * gain / c.scale:.1f}")
-        )
-    return f"{100.0 * gain:.1f}" if metric.unit == "share" else in_unit(gain, metric)

@@ -40,7 +40,6 @@ def test_classes_are_measured_by_themselves() -> None:
     assert list(found.classes) == ["chat", "batch"]
     assert found.classes["chat"]["ttft.p99"] == pytest.approx(0.1)
     assert found.classes["batch"]["ttft.p99"] == pytest.approx(0.2)
-    assert found.classes["batch"]["throughput"] == pytest.approx(1 / 0.2)
     assert math.isnan(found.scope("other").get("ttft.p99", math.nan))
 
 

@@ -1,0 +1,176 @@
+"""A vLLM scheduler stepped by hand, with one or more steps in flight."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+from batchpolicy.config import PolicyConfig
+from batchpolicy.engine import EngineLimits
+from batchpolicy.requests import Requests
+from batchpolicy_vllm import seams
+from batchpolicy_vllm.loop import Clock
+from batchpolicy_vllm.model import block_hasher, make_scheduler
+from batchpolicy_vllm.scheduler import scheduler_class
+from tests.support.vllm_replays import engine_config
+
+STEP_S = 0.01
+STOP = 99
+FIRST = 100
+
+
+def answer(output: int, max_tokens: int) -> list[int]:
+    """Tokens that a request must end up with: each place of an answer has its own token."""
+    tokens = [FIRST + place for place in range(min(output, max_tokens))]
+    return [*tokens[:-1], STOP] if output < max_tokens else tokens
+
+
+class Bench:
+    """Serves requests on a scheduler of class ``base``, 10 ms a step.
+
+    With ``in_flight`` 2 a step is scheduled before the results of its predecessor are
+    back, as under asynchronous scheduling.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        config: PolicyConfig | None,
+        *,
+        base: type | None = None,
+        in_flight: int = 1,
+    ) -> None:
+        base = base or seams.Scheduler
+        self.clock = Clock()
+        cls = base if config is None else scheduler_class(base, config, self.clock)
+        asynchronous = issubclass(base, seams.AsyncScheduler)
+        settings = engine_config(limits, asynchronous=asynchronous)
+        self.scheduler = make_scheduler(cls, settings)
+        self.limits = limits
+        self.answers: dict[str, list[int]] = {}
+        """Tokens that came out of each request."""
+        self.ended: dict[str, str] = {}
+        """Why each request ended, as vLLM calls it."""
+        self.plans: list[dict[str, int]] = []
+        """Tokens of each request, by step."""
+        self.preempted: list[str] = []
+        """Requests that lost their KV, in order."""
+        self._wanted: dict[str, int] = {}
+        self._hasher = block_hasher(settings)
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+        self._most_in_flight = in_flight
+
+    @property
+    def driver(self) -> Any:
+        """What stands between the scheduler and the runner."""
+        return self.scheduler._driver
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What the runner counted."""
+        return dict(self.driver.runner.counters)
+
+    @property
+    def running(self) -> list[str]:
+        """Ids of the requests with a seat, in the engine's order."""
+        return [request.request_id for request in self.scheduler.running]
+
+    @property
+    def waiting(self) -> set[str]:
+        """Ids of the requests without one."""
+        return {request.request_id for request in self.scheduler.waiting}
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that nobody holds."""
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def row(self, request_id: str) -> Requests:
+        """The columns of one request, as a policy sees them."""
+        table = self.driver.runner._ledger.table
+        return table.rows(self.driver.runner._ledger.slots_of([request_id]))
+
+    def add(
+        self,
+        request_id: str,
+        *,
+        prompt: int | list[int] = 16,
+        output: int = 4,
+        max_tokens: int | None = None,
+        priority: int = 0,
+        structured: Any = None,
+        **extra: Any,
+    ) -> Any:
+        """A request joins the queue now; ``extra`` is its ``vllm_xargs``."""
+        # Prompts differ from their first token on, unless the caller gives the tokens.
+        own = [1000 * (len(self._wanted) + 1) + place for place in range(prompt)] if isinstance(prompt, int) else prompt
+        request = seams.Request(
+            request_id=request_id,
+            prompt_token_ids=own,
+            sampling_params=seams.SamplingParams(
+                max_tokens=max_tokens or output,
+                temperature=0.0,
+                ignore_eos=True,
+                stop_token_ids=[STOP],
+                extra_args=extra or None,
+                structured_outputs=structured,
+            ),
+            pooling_params=None,
+            arrival_time=self.clock.now_s,
+            priority=priority,
+            block_hasher=self._hasher,
+        )
+        self._wanted[request_id] = output
+        self.answers[request_id] = []
+        self.scheduler.add_request(request)
+        return request
+
+    def abort(self, *request_ids: str) -> None:
+        """The clients of some requests leave."""
+        self.scheduler.finish_requests(request_ids, seams.RequestStatus.FINISHED_ABORTED)
+
+    def step(self, count: int = 1) -> dict[str, int]:
+        """Schedule so many steps, and take the results that are due; tokens of the last one."""
+        for _ in range(count):
+            output = self.scheduler.schedule()
+            self.plans.append(dict(output.num_scheduled_tokens))
+            self.preempted += sorted(output.preempted_req_ids or ())
+            self._in_flight.append((output, self._sampled(output)))
+            self.clock.now_s += STEP_S
+            if len(self._in_flight) >= self._most_in_flight:
+                self._take_results()
+        return self.plans[-1]
+
+    def drain(self, max_steps: int = 2000) -> None:
+        """Step until every request has ended."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_requests():
+                break
+            self.step()
+        while self._in_flight:
+            self._take_results()
+        assert not self.scheduler.has_unfinished_requests(), f"{max_steps} steps were too few"
+
+    def _take_results(self) -> None:
+        for outputs in self.scheduler.update_from_output(*self._in_flight.popleft()).values():
+            for one in outputs.outputs:
+                self.answers[one.request_id] += one.new_token_ids
+                if one.finish_reason is not None:
+                    assert one.request_id not in self.ended, f"{one.request_id} ended twice"
+                    self.ended[one.request_id] = str(one.finish_reason)
+
+    def _sampled(self, output: Any) -> Any:
+        """The token at each request's place, unless its prompt is not done."""
+        ids = list(output.num_scheduled_tokens)
+        sampled: list[list[int]] = []
+        for request_id in ids:
+            request = self.scheduler.requests[request_id]
+            place = request.num_computed_tokens - request.num_prompt_tokens
+            last = place == self._wanted[request_id] - 1 and place < request.max_tokens - 1
+            sampled.append([] if request.is_prefill_chunk else [STOP if last else FIRST + place])
+        return seams.ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
+            sampled_token_ids=sampled,
+        )
