@@ -36,7 +36,7 @@ class Driver:
             EngineFacts(
                 max_running=int(scheduler.max_num_active_reqs),
                 max_token_budget=int(scheduler.max_num_scheduled_tokens),
-                total_kv_blocks=int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks),
+                total_kv_blocks=seams.total_blocks(scheduler),
                 kv_block_tokens=int(scheduler.block_size),
                 clock=clock,
                 max_prefill_chunk=threshold or None,
@@ -58,7 +58,6 @@ class Driver:
 
     def before_step(self) -> None:
         """Plan the step, displace, and put the plan on offer."""
-        self._preempted.clear()
         self.queue.offer(())
         if self._failed:
             self.queue.offer_all()
@@ -75,6 +74,7 @@ class Driver:
             self.queue.offer(plan.admit)
         except Exception:
             self._fail("planning")
+            self.queue.offer_all()
 
     def after_step(self, output: Any) -> None:
         """Tell the runner what the engine made of the plan."""
@@ -82,14 +82,10 @@ class Driver:
         if self._failed:
             return
         try:
-            requests = self._scheduler.requests
             self.runner.scheduled(
-                output.num_scheduled_tokens,
-                seams.admitted(output),
-                self._preempted,
+                output.num_scheduled_tokens, seams.admitted(output), self._preempted
             )
-            for request_id in self._preempted:
-                self._watch(requests[request_id])
+            self._watch_preempted()
         except Exception:
             self._fail("booking a step")
 
@@ -98,6 +94,10 @@ class Driver:
         if self._failed:
             return
         try:
+            # A part of a session comes under the id of its first, and its last one is empty.
+            request = self._scheduler.requests.get(request.request_id)
+            if request is None:
+                return
             ready = not seams.is_blocked(self._scheduler, request)
             arrival_s = request.arrival_time if self._virtual else None
             facts = self._metadata.facts(request, arrival_s=arrival_s, ready=ready)
@@ -111,8 +111,8 @@ class Driver:
         """A request lost its seat, by our plan or by the engine."""
         self._preempted.append(request.request_id)
 
-    def results(self, outputs: dict[int, Any]) -> None:
-        """A step's results came back."""
+    def results(self, scheduled: Any, outputs: dict[int, Any]) -> None:
+        """Results came back of the step that was ``scheduled``."""
         if self._failed:
             return
         try:
@@ -122,11 +122,14 @@ class Driver:
                 produced[request_id] = tokens
                 if end:
                     ended.append(request_id)
-            self.runner.produced(produced, {}, self._clock() - self._tick_s)
+            rejected = seams.rejected(self._scheduler, scheduled, produced)
+            self.runner.produced(produced, rejected, self._clock() - self._tick_s)
             for request_id in ended:
+                self._ended(request_id, Status.FINISHED)
                 request = self._scheduler.requests.get(request_id)
-                if request is None or request.is_finished():
-                    self._ended(request_id, Status.FINISHED)
+                # A session goes on with its next part, if that has come.
+                if request is not None and seams.goes_on(request):
+                    self.arrived(request)
         except Exception:
             self._fail("results")
 
@@ -134,13 +137,20 @@ class Driver:
         """Requests were ended from outside."""
         if self._failed:
             return
-        for request in requests:
-            self._ended(request.request_id, seams.end_status(request.status))
+        try:
+            for request in requests:
+                self._ended(request.request_id, seams.end_status(request.status))
+        except Exception:
+            self._fail("an end")
 
     def _plan(self) -> Plan:
         tick = self.runner.tick()
         self._tick_s = tick.now_s
         self.runner.begin(tick)
+        if self._preempted:
+            # Between two steps, by a reset of the prefix cache.
+            self.runner.preempted(self._preempted)
+            self._watch_preempted()
         self._steps += 1
         if self._steps % RECONCILE_STEPS == 0:
             self._reconcile()
@@ -151,13 +161,20 @@ class Driver:
                 self.runner.ready(request.request_id, True)
         if not seams.admits(scheduler):
             return Plan()
-        return self.runner.plan(seams.free_blocks(scheduler), seams.free_seats(scheduler))
+        return self.runner.plan(
+            seams.free_blocks(scheduler),
+            seams.free_seats(scheduler),
+            kept_blocks=seams.watermark_blocks(scheduler),
+        )
 
-    def _watch(self, request: Any) -> None:
-        """Keep a preempted request back while output of it is in flight."""
-        if seams.is_blocked(self._scheduler, request):
-            self._blocked[request.request_id] = request
-            self.runner.ready(request.request_id, False)
+    def _watch_preempted(self) -> None:
+        """Keep preempted requests back while output of theirs is in flight."""
+        for request_id in self._preempted:
+            request = self._scheduler.requests.get(request_id)
+            if request is not None and seams.is_blocked(self._scheduler, request):
+                self._blocked[request_id] = request
+                self.runner.ready(request_id, False)
+        self._preempted.clear()
 
     def _ended(self, request_id: str, status: Status) -> None:
         self._blocked.pop(request_id, None)
@@ -175,4 +192,3 @@ class Driver:
         logger.exception(
             "batchpolicy failed at %s; serving in order of arrival from now on", where
         )
-        self.queue.offer_all()

@@ -27,8 +27,7 @@ class PlannedQueue(RequestQueue):
 
     def offer_all(self) -> None:
         """Offer everything in order of arrival: what is left when there is no plan."""
-        waiting = sorted(self._members.values(), key=lambda r: r.arrival_time, reverse=True)
-        self._offer = waiting
+        self._offer = sorted(self._members.values(), key=lambda r: r.arrival_time)[::-1]
 
     def withdraw(self) -> None:
         """The step is over."""

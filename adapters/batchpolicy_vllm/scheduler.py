@@ -63,11 +63,11 @@ class PolicyMixin(_Base):
         self._driver.after_step(output)
         return output
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the engine take a step's results, then report them."""
-        outputs = super().update_from_output(*args, **kwargs)
+        outputs = super().update_from_output(scheduler_output, *args, **kwargs)
         if self._driver is not None:
-            self._driver.results(outputs)
+            self._driver.results(scheduler_output, outputs)
         return outputs
 
     def add_request(self, request: Any) -> None:

@@ -7,7 +7,7 @@ start, by name. ``Any`` stands for engine objects and stays in this package.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -152,10 +152,20 @@ def free_seats(scheduler: Any) -> int:
     return int(scheduler.max_num_active_reqs) - int(taken)
 
 
+def total_blocks(scheduler: Any) -> int:
+    """KV blocks that requests can hold: all but the null block."""
+    return int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks) - 1
+
+
+def watermark_blocks(scheduler: Any) -> int:
+    """Free KV blocks that only running requests may take."""
+    return int(scheduler.kv_cache_manager.watermark_blocks)
+
+
 def free_blocks(scheduler: Any) -> int:
     """KV blocks that admission may take: free ones but the watermark."""
-    manager = scheduler.kv_cache_manager
-    return int(manager.block_pool.get_num_free_blocks()) - int(manager.watermark_blocks)
+    free = int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+    return free - watermark_blocks(scheduler)
 
 
 def is_blocked(scheduler: Any, request: Any) -> bool:
@@ -197,6 +207,25 @@ def results(outputs: dict[int, Any]) -> Iterator[tuple[str, int, bool]]:
             yield output.request_id, len(output.new_token_ids), output.finish_reason is not None
 
 
+def rejected(scheduler: Any, scheduled: Any, produced: Mapping[str, int]) -> dict[str, int]:
+    """Draft tokens of a step that were computed in vain, by running request.
+
+    Those of a request that was preempted since then went with its KV.
+    """
+    found: dict[str, int] = {}
+    for request_id, drafts in scheduled.scheduled_spec_decode_tokens.items():
+        request = scheduler.requests.get(request_id)
+        accepted = produced.get(request_id, 0) - 1
+        if request is not None and request.status == RequestStatus.RUNNING and accepted >= 0:
+            found[request_id] = len(drafts) - accepted
+    return found
+
+
+def goes_on(request: Any) -> bool:
+    """A session whose next part is there, so that it waits to run again."""
+    return bool(request.status == RequestStatus.WAITING)
+
+
 def end_status(status: Any) -> Status:
     """How a request ended, in our words."""
     stopped = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
@@ -228,7 +257,9 @@ class KvProbe:
         return np.array([self._held(request_id) for request_id in ids], dtype=np.int64)
 
     def _held(self, request_id: str) -> int:
-        request = self._scheduler.requests[request_id]
+        request = self._scheduler.requests.get(request_id)
+        if request is None or request.status != RequestStatus.RUNNING:
+            return -1
         if not self._scheduler._request_blocks_can_be_freed(request):
             return -1
         groups = self._scheduler.kv_cache_manager.get_blocks(request_id).blocks

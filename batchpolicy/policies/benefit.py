@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, cast
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import ConfigDict, Field, NonNegativeFloat, field_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PlainSerializer
 from typing_extensions import override
 
 from batchpolicy.policy import Policy, Step, Tags, Work
-from batchpolicy.registry import build_term
+from batchpolicy.registry import build_term, dump_term
 from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.terms import Fairness, PriorityTerm, Scorer, Term, Urgency
 from batchpolicy.tune import Tune
+
+_NamedTerm = Annotated[Term, BeforeValidator(build_term), PlainSerializer(dump_term)]
 
 
 class Benefit(Policy):
@@ -25,7 +27,6 @@ class Benefit(Policy):
     sum. Without an ageing term a request can wait for as long as better ones come.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
     tags: ClassVar[Tags] = Tags(may_starve=True)
 
     lambda_: Annotated[NonNegativeFloat, Field(alias="lambda"), Tune(0.01, 10.0, log=True)] = 0.5
@@ -33,15 +34,10 @@ class Benefit(Policy):
     priority: PriorityTerm = PriorityTerm()
     urgency: Urgency = Urgency()
     fairness: Fairness = Field(default_factory=Fairness)
-    terms: tuple[Term, ...] = ()
+    terms: tuple[
+        Annotated[Term, BeforeValidator(build_term), PlainSerializer(dump_term)], ...
+    ] = ()
     """Further terms: a list of ``{name: ..., weight: ...}``."""
-
-    @field_validator("terms", mode="before")
-    @classmethod
-    def _build_terms(cls, given: Any) -> Any:
-        if not isinstance(given, (list, tuple)):
-            return given
-        return tuple(build_term(term) for term in cast(Sequence[object], given))
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:

@@ -85,10 +85,10 @@ class Planner:
             [ids[place] for place in planned + held], room.victims if room is not None else []
         )
 
-    def relieve(self, running: Requests, step: Step, demand: Demand) -> Plan:
-        """Running rows will need more blocks than there are: displace the least urgent."""
+    def relieve(self, running: Requests, step: Step, demand: Demand, short: int) -> Plan:
+        """Running rows will need ``short`` blocks too many: displace the least urgent."""
         room = _Displacer(self, running, demand, step)
-        room.make_room(None, Room(0, -step.free_kv_blocks, 0))
+        room.make_room(None, Room(0, short, 0))
         return Plan([], room.victims, reorder=True)
 
     def _candidates(

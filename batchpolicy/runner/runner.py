@@ -87,11 +87,12 @@ class PolicyRunner:
         self._index += 1
         self._ledger.begin(tick.now_s)
 
-    def plan(self, free_kv_blocks: int, free_seats: int) -> Plan:
+    def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
 
         ``free_kv_blocks`` are those free now, watermark taken off; ``free_seats``
-        those that admission may fill.
+        those that admission may fill; ``kept_blocks`` the watermark: free blocks that
+        only running requests may take.
         """
         ledger, engine = self._ledger, self.engine
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
@@ -108,8 +109,9 @@ class PolicyRunner:
         blocks = free_kv_blocks - int(needs.blocks.sum())
         step = self._step(running, waiting, free_seats, budget, blocks)
         self._deliver(step)
-        if blocks < 0 and self._displace:
-            return self._planner.relieve(running, step, needs)
+        short = -(blocks + kept_blocks)
+        if short > 0 and self._displace:
+            return self._planner.relieve(running, step, needs, short)
         crowded = crowded and needs.wanted > engine.max_token_budget
         if not len(waiting) or not (displace or (free_seats > 0 and budget > 0)):
             return Plan(reorder=crowded)
@@ -138,20 +140,25 @@ class PolicyRunner:
         preempted: Sequence[str],
     ) -> None:
         """What the engine really scheduled: tokens by id, ids it admitted with their cache hit."""
-        ledger = self._ledger
         if preempted:
-            for slot in ledger.slots_of(preempted).tolist():
-                ledger.events.add("preempted", slot)
-            # The hook must still see what is lost.
-            running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
-            self._deliver(self._step(running, waiting, 0, 0, 0))
-            for request_id in preempted:
-                ledger.preempted(request_id)
-            self.counters["preempted"] += len(preempted)
+            self.preempted(preempted)
         if admitted:
-            ledger.admitted(admitted)
+            self._ledger.admitted(admitted)
             self.counters["admitted"] += len(admitted)
-        ledger.scheduled(tokens)
+        self._ledger.scheduled(tokens)
+
+    def preempted(self, ids: Sequence[str]) -> None:
+        """Running requests lost their KV and wait again; ``scheduled`` tells of those in a step."""
+        ledger = self._ledger
+        slots = ledger.slots_of(ids)
+        for slot in slots.tolist():
+            ledger.events.add("preempted", slot)
+        # The hook must still see what is lost.
+        running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
+        self._deliver(self._step(running, waiting, 0, 0, 0))
+        for request_id in ids:
+            ledger.preempted(request_id)
+        self.counters["preempted"] += len(slots)
 
     def produced(
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float

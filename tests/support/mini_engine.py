@@ -17,7 +17,7 @@ from batchpolicy.config import Preempt
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
-from tests.support.policies import config_of
+from tests.support.scripted import config_of
 
 STEP_S = 0.25
 
@@ -58,8 +58,10 @@ class Job:
     first_scheduled_s: float = math.nan
     first_token_s: float = math.nan
     last_token_s: float = math.nan
-    charged: int = 0
-    """Prompt tokens of the first admission."""
+
+    def __repr__(self) -> str:
+        names = ("id", "prompt", "outputs", "priority", "arrives", "blocked_for", "cancelled")
+        return f"Job({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def facts(self) -> RequestFacts:
         """What an adapter tells the runner."""

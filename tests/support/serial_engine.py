@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+import multiprocessing
+import os
+import signal
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -99,3 +102,43 @@ def request(id: str, arrival_s: float, prompt_tokens: int, **more: object) -> Wo
     """A request with one output token unless told otherwise."""
     facts = {"output_tokens": 1, "max_tokens": 1024, **more}
     return WorkloadRequest(id=id, arrival_s=arrival_s, prompt_tokens=prompt_tokens, **facts)  # type: ignore[arg-type]
+
+
+class InterruptedEngine(SerialEngine):
+    """Presses Ctrl-C in the middle of the comparison, then never comes back."""
+
+    @override
+    def replay(
+        self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
+    ) -> Run:
+        if config is None:
+            return super().replay(workload, config, *args, **more)
+        in_worker = multiprocessing.parent_process() is not None
+        os.kill(os.getppid() if in_worker else os.getpid(), signal.SIGINT)
+        while True:
+            signal.pause()
+
+
+class FailingEngine(SerialEngine):
+    """Fails in each run under a policy."""
+
+    @override
+    def replay(
+        self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
+    ) -> Run:
+        if config is None:
+            return super().replay(workload, config, *args, **more)
+        raise ZeroDivisionError("no seats")
+
+
+class DyingEngine(SerialEngine):
+    """Takes its process with it."""
+
+    @override
+    def replay(
+        self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
+    ) -> Run:
+        if config is None:
+            return super().replay(workload, config, *args, **more)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import EngineLimits
 from batchpolicy.requests import Requests
+from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_vllm import seams
 from batchpolicy_vllm.loop import Clock
 from batchpolicy_vllm.model import block_hasher, make_scheduler
@@ -24,6 +26,11 @@ def answer(output: int, max_tokens: int) -> list[int]:
     """Tokens that a request must end up with: each place of an answer has its own token."""
     tokens = [FIRST + place for place in range(min(output, max_tokens))]
     return [*tokens[:-1], STOP] if output < max_tokens else tokens
+
+
+def own_tokens(number: int, count: int) -> list[int]:
+    """Token ids that no other number has."""
+    return list(range(10_000 * (number + 1), 10_000 * (number + 1) + count))
 
 
 class Bench:
@@ -104,10 +111,14 @@ class Bench:
     ) -> Any:
         """A request joins the queue now; ``extra`` is its ``vllm_xargs``."""
         # Prompts differ from their first token on, unless the caller gives the tokens.
-        own = [1000 * (len(self._wanted) + 1) + place for place in range(prompt)] if isinstance(prompt, int) else prompt
+        own = (
+            [1000 * (len(self._wanted) + 1) + place for place in range(prompt)]
+            if isinstance(prompt, int)
+            else prompt
+        )
         request = seams.Request(
             request_id=request_id,
-            prompt_token_ids=own,
+            prompt_token_ids=prompt,
             sampling_params=seams.SamplingParams(
                 max_tokens=max_tokens or output,
                 temperature=0.0,
@@ -174,3 +185,70 @@ class Bench:
             req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
             sampled_token_ids=sampled,
         )
+
+
+def play(bench: Bench, workload: Workload, *, columns: bool = False, max_steps: int = 5000) -> None:
+    """Serve a workload to its end; with ``columns``, look at those after each step."""
+    arrivals = list(reversed(workload.requests))
+    cancels = {r.id: r.cancel_at_s for r in workload.requests if r.cancel_at_s < math.inf}
+    arrived: set[str] = set()
+    for _ in range(max_steps):
+        now_s = bench.clock.now_s
+        while arrivals and arrivals[-1].arrival_s <= now_s:
+            request = arrivals.pop()
+            arrived.add(request.id)
+            _submit(bench, request)
+        for request_id in [i for i, at_s in cancels.items() if at_s <= now_s and i in arrived]:
+            del cancels[request_id]
+            bench.abort(request_id)
+        if not arrivals and not bench.scheduler.has_requests():
+            break
+        bench.step()
+        if columns:
+            assert_columns_true(bench)
+    bench.drain()
+
+
+def assert_served(bench: Bench, requests: Iterable[WorkloadRequest]) -> None:
+    """Every request that was not cancelled has its whole answer, and no KV block is held."""
+    for request in requests:
+        if request.cancel_at_s == math.inf:
+            wanted = answer(request.output_tokens, request.max_tokens)
+            assert bench.answers[request.id] == wanted, request.id
+    assert bench.free_blocks == bench.limits.kv_blocks
+
+
+def assert_columns_true(bench: Bench) -> None:
+    """The columns agree with what the engine holds."""
+    ledger, ids = bench.driver.runner._ledger, bench.driver.runner._ledger.table.ids
+    in_line = [*ledger.waiting.array().tolist(), *ledger.blocked.array().tolist()]
+    assert {ids[slot] for slot in in_line} == bench.waiting
+    assert {ids[slot] for slot in ledger.running.array().tolist()} == set(bench.running)
+    blocks = bench.scheduler.kv_cache_manager
+    for request_id, request in bench.scheduler.requests.items():
+        row = bench.row(request_id)
+        seen = [row.computed_tokens, row.output_tokens, row.preemptions, row.kv_blocks]
+        assert [int(column[0]) for column in seen] == [
+            request.num_computed_tokens,
+            request.num_output_tokens,
+            request.num_preemptions,
+            len(blocks.get_blocks(request_id).blocks[0]),
+        ], request_id
+
+
+def _submit(bench: Bench, request: WorkloadRequest) -> None:
+    shared = min(request.prefix_tokens, request.prompt_tokens) if request.prefix_id else 0
+    prompt = [
+        *own_tokens(1000 + ord(request.prefix_id or "-"), shared),
+        *own_tokens(len(bench.answers), request.prompt_tokens - shared),
+    ]
+    extra = {"tenant": request.tenant} if request.tenant else {}
+    bench.add(
+        request.id,
+        prompt=prompt,
+        output=request.output_tokens,
+        max_tokens=request.max_tokens,
+        priority=request.priority,
+        ttft_slo_s=request.ttft_slo_s,
+        **extra,
+    )

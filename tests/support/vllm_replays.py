@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import random
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from batchpolicy.config import PolicyConfig, PolicySpec
@@ -73,7 +73,10 @@ BENEFIT = PolicyConfig(policy=PolicySpec(name="benefit"))
 
 
 def random_workload(seed: int, *, count: int = 20) -> Workload:
-    """Bursts of mixed lengths and priorities; some share prefixes, some are cancelled."""
+    """Bursts of mixed lengths and priorities; some share prefixes, some are cancelled.
+
+    Ids in order of submission, since vLLM breaks ties of priority and time by id.
+    """
     rng = random.Random(seed)
     now_s = 0.0
     requests: list[WorkloadRequest] = []
@@ -102,7 +105,9 @@ def random_workload(seed: int, *, count: int = 20) -> Workload:
     return Workload(f"random-{seed}", tuple(requests))
 
 
-def engine_config(limits: EngineLimits, *, policy: str = "fcfs", asynchronous: bool = False) -> Any:
+def engine_config(
+    limits: EngineLimits, *, policy: str = "fcfs", asynchronous: bool = False
+) -> Any:
     """A vLLM configuration of one's own."""
     config = copy.deepcopy(_engine_config(limits))
     config.scheduler_config.policy = policy
@@ -167,3 +172,9 @@ def counters(scheduler: Any) -> dict[str, int]:
 def free_blocks(scheduler: Any) -> int:
     """KV blocks that nobody holds."""
     return int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def assert_no_fault(counted: Mapping[str, int]) -> None:
+    """Neither the policy nor the adapter failed, and their books were never put right."""
+    kinds = ("adapter_faults", "policy_faults", "hook_faults", "reconciled", "forced")
+    assert {kind: counted[kind] for kind in kinds if counted.get(kind)} == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +14,9 @@ from batchpolicy.profiles import Profile
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.arms import Arm
 from batchpolicy_tuning.metrics import METRICS, Metric
-from batchpolicy_tuning.pool import Bench, Job, Outcome, outcomes
-from batchpolicy_tuning.saturation import saturation
+from batchpolicy_tuning.pool import Workers
+from batchpolicy_tuning.replay import Outcome, Replay
+from batchpolicy_tuning.saturation import Saturate, backlog
 from batchpolicy_tuning.statistics import Comparison, compare
 from batchpolicy_tuning.workloads.source import WorkloadSource, arrival_rate
 
@@ -109,7 +109,7 @@ class Results:
 def run_comparison(plan: Plan, progress: Progress) -> Results:
     """Replay every replication at every load under every arm.
 
-    The rate of load 1 is found first, by ``saturation``. All replications are then
+    The rate of load 1 is found first, see ``saturation``. All replications are then
     stretched by one factor, so that their mean rate of arrivals is the load times
     that rate and each keeps its bursts; every arm sees the same workloads.
 
@@ -131,49 +131,66 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
     check_fit(drawn, plan.limits)
     extended = plan.profile.is_extended(max(_tokens(r) for w in drawn for r in w.requests))
     natural_rate = arrival_rate(drawn)
-    progress.stage(f"finding what fcfs sustains on {plan.source.name}", 1)
-    engine = plan.make_engine()
-    full_rate = saturation(
-        engine, plan.source, plan.pairs, plan.limits, plan.profile.cost, seed=plan.seed
-    )
-    progress.advance()
-    jobs = [
-        Job(arm.label, arm.config, load, k, stretched)
-        for load in plan.loads
-        for k, workload in enumerate(drawn)
-        for stretched in [workload.stretched(natural_rate / (load * full_rate))]
-        for arm in plan.arms
-    ]
-    progress.stage(
-        f"{len(plan.arms)} policies x {len(plan.loads)} loads x {plan.pairs} replications",
-        len(jobs),
-    )
-    done: list[Outcome | None] = [None] * len(jobs)
-    bench = Bench(plan.make_engine, plan.limits, plan.profile.cost, plan.seed)
-    with closing(outcomes(bench, jobs, plan.processes)) as ended:
-        for i, outcome in ended:
-            done[i] = outcome
-            progress.advance()
-    finished = [outcome for outcome in done if outcome is not None]
-    assert len(finished) == len(jobs)
-    arms, per_load = len(plan.arms), plan.pairs * len(plan.arms)
+    with Workers(plan.make_engine, plan.processes) as workers:
+        progress.stage(f"finding what fcfs sustains on {plan.source.name}", 1)
+        full = workers.one(
+            Saturate(
+                backlog(drawn, plan.limits.max_num_seqs),
+                plan.limits,
+                plan.profile.cost,
+                plan.seed,
+            )
+        )
+        progress.advance()
+        loads = [
+            _at_load(
+                plan, load, load * full.requests_per_s, drawn, natural_rate, workers, progress
+            )
+            for load in plan.loads
+        ]
     return Results(
         plan=plan,
-        engine_version=engine.version,
+        engine_version=full.engine_version,
         classes=_classes(drawn),
         requests=sum(len(workload.requests) for workload in drawn),
-        saturation=full_rate,
+        saturation=full.requests_per_s,
         workload_digest=_digest(drawn),
         extended=extended,
-        loads=[
-            AtLoad(
-                load,
-                load * full_rate,
-                [finished[i * per_load + arm : (i + 1) * per_load : arms] for arm in range(arms)],
-            )
-            for i, load in enumerate(plan.loads)
-        ],
+        loads=loads,
         wall_s=time.perf_counter() - started,
+    )
+
+
+def _at_load(
+    plan: Plan,
+    load: float,
+    rate: float,
+    drawn: Sequence[Workload],
+    natural_rate: float,
+    workers: Workers,
+    progress: Progress,
+) -> AtLoad:
+    replays = [
+        Replay(
+            f"{arm.label}, load {load:g}, replication {k}",
+            arm.config,
+            stretched,
+            plan.limits,
+            plan.profile.cost,
+            plan.seed,
+        )
+        for k, workload in enumerate(drawn)
+        for stretched in [workload.stretched(natural_rate / rate)]
+        for arm in plan.arms
+    ]
+    arms = len(plan.arms)
+    progress.stage(f"load {load:g}: {arms} policies x {plan.pairs} replications", len(replays))
+    ended: dict[int, Outcome] = {}
+    for i, outcome in workers.each(replays):
+        ended[i] = outcome
+        progress.advance()
+    return AtLoad(
+        load, rate, [[ended[i] for i in range(arm, len(replays), arms)] for arm in range(arms)]
     )
 
 

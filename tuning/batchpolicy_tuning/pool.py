@@ -1,104 +1,101 @@
-"""Runs of a comparison, spread over processes."""
+"""Work that needs an engine, spread over processes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
-import time
-import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
-from batchpolicy.config import PolicyConfig
-from batchpolicy.engine import Engine, EngineLimits
+from batchpolicy.engine import Engine
 from batchpolicy.errors import BatchPolicyError
-from batchpolicy.step_cost import StepCost
-from batchpolicy.workload import Workload
-from batchpolicy_tuning.metrics import Measured, measure
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class RunFailed(BatchPolicyError):
     """A run ended with an error that is not the user's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What all runs have in common; sent to each process once."""
+class Task(Protocol[T_co]):
+    """Something to do with an engine; it and its result can be pickled."""
 
-    make_engine: Callable[[], Engine]
-    limits: EngineLimits
-    cost: StepCost
-    seed: int
+    def __call__(self, engine: Engine, /) -> T_co:
+        """Do it."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One run: a policy serves one replication at one load."""
+class Workers:
+    """Processes that each make their engine once and keep it; to be used with ``with``.
 
-    label: str
-    config: PolicyConfig
-    load: float
-    replication: int
-    workload: Workload
-
-    def __str__(self) -> str:
-        return f"{self.label}, load {self.load:g}, replication {self.replication}"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is kept of a run."""
-
-    measured: Measured
-    peak_waiting: int
-    end_s: float
-    steps: int
-    counters: Mapping[str, int]
-    digest: str
-    wall_s: float
-
-
-def outcomes(
-    bench: Bench, jobs: Sequence[Job], processes: int
-) -> Generator[tuple[int, Outcome], None, None]:
-    """Position and outcome of each job, as they end.
-
-    With one process all runs are made in this one. Otherwise each process makes its
-    engine once and keeps it; when the caller stops, so do they.
+    With one process all is done in this one. When the block is left by an error, by
+    Ctrl-C too, the processes are ended at once.
 
     Raises
     ------
     BatchPolicyError
-        As the engine raised it, with the run named in front.
+        As a task raised it.
     RunFailed
-        When a run ends with any other error, or a process dies.
+        When a process dies.
     """
-    if processes == 1:
-        engine = bench.make_engine()
-        for i, job in enumerate(jobs):
-            yield i, _outcome(bench, engine, job)
-        return
-    executor = ProcessPoolExecutor(
-        min(processes, len(jobs)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start,
-        initargs=(bench,),
-    )
-    try:
-        with _interrupts_held_back():
-            pending = {executor.submit(_run, job): i for i, job in enumerate(jobs)}
-        for done in as_completed(pending):
-            yield pending[done], _result(done)
-    except BaseException:
-        # Whoever waits for an error or for Ctrl-C does not want the runs to end first.
-        executor.shutdown(wait=False, cancel_futures=True)
+
+    def __init__(self, make_engine: Callable[[], Engine], processes: int) -> None:
+        self._make_engine = make_engine
+        self._processes = processes
+        self._engine: Engine | None = None
+        self._executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        if self._processes > 1:
+            self._executor = ProcessPoolExecutor(
+                self._processes,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start,
+                initargs=(self._make_engine,),
+            )
+            # Engines take seconds to import: all begin before the first result is needed.
+            for _ in range(self._processes - 1):
+                self._submit(self._executor, _nothing)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._executor is None:
+            return
+        if kind is None:
+            self._executor.shutdown()
+            return
+        self._executor.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
-        raise
-    executor.shutdown()
+
+    def one(self, task: Task[T]) -> T:
+        """The result of a task."""
+        return next(self.each([task]))[1]
+
+    def each(self, tasks: Sequence[Task[T]]) -> Generator[tuple[int, T], None, None]:
+        """Position and result of each task, as they end."""
+        if self._executor is None:
+            if self._engine is None:
+                self._engine = self._make_engine()
+            yield from ((i, task(self._engine)) for i, task in enumerate(tasks))
+            return
+        pending = {self._submit(self._executor, task): i for i, task in enumerate(tasks)}
+        for done in as_completed(pending):
+            yield pending[done], _result(done)
+
+    def _submit(self, executor: ProcessPoolExecutor, task: Task[T]) -> Future[T]:
+        with _interrupts_held_back():
+            return executor.submit(_do, task)
 
 
 @contextmanager
@@ -111,7 +108,7 @@ def _interrupts_held_back() -> Generator[None, None, None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _result(done: Future[Outcome]) -> Outcome:
+def _result(done: Future[T]) -> T:
     try:
         return done.result()
     except BrokenProcessPool as fault:
@@ -121,39 +118,22 @@ def _result(done: Future[Outcome]) -> Outcome:
         ) from fault
 
 
-_bench: Bench
+_make_engine: Callable[[], Engine]
 _engine: Engine | None = None
 
 
-def _start(bench: Bench) -> None:
-    global _bench
-    _bench = bench
+def _start(make_engine: Callable[[], Engine]) -> None:
+    global _make_engine
+    _make_engine = make_engine
 
 
-def _run(job: Job) -> Outcome:
+def _do(task: Task[T]) -> T:
     global _engine
     # Made here and not in _start: an error there would only break the pool.
     if _engine is None:
-        _engine = _bench.make_engine()
-    return _outcome(_bench, _engine, job)
+        _engine = _make_engine()
+    return task(_engine)
 
 
-def _outcome(bench: Bench, engine: Engine, job: Job) -> Outcome:
-    started = time.perf_counter()
-    try:
-        run = engine.replay(job.workload, job.config, bench.limits, bench.cost, seed=bench.seed)
-    except BatchPolicyError as fault:
-        raise type(fault)(f"{job}: {fault}") from fault
-    except Exception as fault:
-        at = traceback.extract_tb(fault.__traceback__)[-1]
-        where = f"{at.filename}:{at.lineno}"
-        raise RunFailed(f"{job}: {type(fault).__name__} in {where}: {fault}") from fault
-    return Outcome(
-        measured=measure(run),
-        peak_waiting=run.peak_waiting,
-        end_s=run.end_s,
-        steps=run.steps,
-        counters=dict(run.counters),
-        digest=run.digest(),
-        wall_s=time.perf_counter() - started,
-    )
+def _nothing(engine: Engine) -> None:
+    pass

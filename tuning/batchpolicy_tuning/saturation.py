@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,42 +13,69 @@ from batchpolicy.engine import Engine, EngineLimits, Run
 from batchpolicy.errors import WorkloadError
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
-from batchpolicy_tuning.workloads.source import WorkloadSource
 
 SEATS_FILLED = 8
 """Requests in the backlog, as a multiple of the seats, so that the start weighs little."""
 
 
-def saturation(
-    engine: Engine,
-    source: WorkloadSource,
-    replications: int,
-    limits: EngineLimits,
-    cost: StepCost,
-    *,
-    seed: int = 0,
-) -> float:
-    """Requests per second that the engine's own order completes while work is waiting.
+class Sustained(NamedTuple):
+    """What an engine sustains."""
 
-    Replications, spread evenly over those that will be compared, are joined until
-    they fill the seats eight times, and all of it is there at time 0. The clock
-    stops when the last request leaves the queue: what comes after is drain. Counted
-    are the requests finished by then, and of those that still run the part of their
-    stay that is over. This rate is load 1.
+    requests_per_s: float
+    engine_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saturate:
+    """Finds the rate at which the engine's own order works through a backlog."""
+
+    backlog: Workload
+    limits: EngineLimits
+    cost: StepCost
+    seed: int
+
+    def __call__(self, engine: Engine, /) -> Sustained:
+        """Replay the backlog and take its rate; see ``sustained_rate``.
+
+        Raises
+        ------
+        WorkloadError
+            When a request cannot fit, or nothing ever queues.
+        """
+        run = engine.replay(self.backlog, None, self.limits, self.cost, seed=self.seed)
+        return Sustained(sustained_rate(run), engine.version)
+
+
+def backlog(replications: Sequence[Workload], seats: int) -> Workload:
+    """Work that is all there at time 0: replications joined until they fill the seats 8 times.
+
+    They are taken spread evenly over all, so that no part of a trace stands for the whole.
+    """
+    joined: list[Workload] = []
+    for k in _spread(len(replications)):
+        joined.append(replications[k])
+        if sum(len(part.requests) for part in joined) >= SEATS_FILLED * seats:
+            break
+    requests = (
+        replace(r, id=f"{i}/{r.id}", arrival_s=0.0, deadline_s=math.inf, cancel_at_s=math.inf)
+        for i, part in enumerate(joined)
+        for r in part.requests
+    )
+    return Workload(replications[0].name, tuple(requests))
+
+
+def sustained_rate(run: Run) -> float:
+    """Requests per second that were completed while others waited.
+
+    For a run whose work was all there at time 0. The clock stops when the last request
+    leaves the queue: what comes after is drain. Counted are the requests finished by
+    then, and of those that still run the part of their stay that is over.
 
     Raises
     ------
     WorkloadError
-        When a request cannot fit, or the backlog never queues.
+        When nothing ever queued.
     """
-    run = engine.replay(
-        _backlog(source, replications, limits, seed), None, limits, cost, seed=seed
-    )
-    return sustained_rate(run)
-
-
-def sustained_rate(run: Run) -> float:
-    """Requests per second of a run whose work was all there at time 0; see ``saturation``."""
     drained_s = float(np.nanmax(run.first_scheduled_s))
     if not drained_s > 0.0:
         raise WorkloadError(
@@ -59,24 +87,7 @@ def sustained_rate(run: Run) -> float:
     return float(np.nansum(done)) / drained_s
 
 
-def _backlog(
-    source: WorkloadSource, replications: int, limits: EngineLimits, seed: int
-) -> Workload:
-    joined: list[Workload] = []
-    wanted = SEATS_FILLED * limits.max_num_seqs
-    for k in _spread(replications):
-        joined.append(source.replication(k, seed))
-        if sum(len(part.requests) for part in joined) >= wanted:
-            break
-    requests = (
-        replace(r, id=f"{i}/{r.id}", arrival_s=0.0, deadline_s=math.inf, cancel_at_s=math.inf)
-        for i, part in enumerate(joined)
-        for r in part.requests
-    )
-    return Workload(source.name, tuple(requests))
-
-
-def _spread(n: int) -> Iterator[int]:
-    """0 to n - 1 so that any beginning is spread over the whole, as 0, 4, 2, 6, 1, ..."""
+def _spread(n: int) -> list[int]:
+    """0 to n - 1 so that any beginning is spread over the whole, as in 0, 4, 2, 6, 1, ..."""
     bits = max((n - 1).bit_length(), 1)
-    yield from (k for i in range(1 << bits) if (k := int(f"{i:0{bits}b}"[::-1], 2)) < n)
+    return [k for i in range(1 << bits) if (k := int(f"{i:0{bits}b}"[::-1], 2)) < n]

@@ -6,7 +6,7 @@ import pytest
 
 from batchpolicy.errors import WorkloadError
 from batchpolicy.workload import Workload
-from batchpolicy_tuning.saturation import saturation, sustained_rate
+from batchpolicy_tuning.saturation import Saturate, backlog, sustained_rate
 from batchpolicy_tuning.workloads.source import TraceSlices, arrival_rate
 from tests.support.serial_engine import LIMITS, NoCost, SerialEngine, request
 
@@ -17,7 +17,18 @@ def _trace(n: int, *, tokens: int = 500, gap_s: float = 3.0) -> Workload:
 
 def test_a_server_that_takes_half_a_second_sustains_two_requests_per_second() -> None:
     source = TraceSlices(_trace(40), slices=4)
-    assert saturation(SerialEngine(), source, 4, LIMITS, NoCost()) == pytest.approx(2.0)
+    work = backlog([source.replication(k, seed=0) for k in range(4)], seats=1)
+    found = Saturate(work, LIMITS, NoCost(), seed=0)(SerialEngine())
+    assert found.requests_per_s == pytest.approx(2.0)
+    assert found.engine_version == "serial 1"
+
+
+def test_a_backlog_takes_replications_from_all_over_until_the_seats_fill_eight_times() -> None:
+    parts = [_trace(10, tokens=100 + k) for k in range(8)]
+    work = backlog(parts, seats=3).requests
+    assert {r.prompt_tokens for r in work} == {100, 104, 102}
+    assert {r.arrival_s for r in work} == {0.0}
+    assert len({r.id for r in work}) == 30
 
 
 def test_the_drain_counts_only_as_far_as_the_queue_lasted() -> None:

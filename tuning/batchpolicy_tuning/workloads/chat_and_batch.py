@@ -69,7 +69,7 @@ CLASSES = (
         max_tokens=2048,
         ttft_slo_s=15.0,
         tpot_slo_s=0.15,
-        bulk=40,
+        bulk=30,
     ),
 )
 
@@ -82,7 +82,7 @@ class ChatAndBatch:
       sigma 0.8), answers of about 150 (0.7), first token within 1 s, then 50 ms a token;
     * ``agent``: 20%, Poisson, prompts of about 1,500 (0.6), answers of about 80 (0.8),
       2 s and 100 ms;
-    * ``batch``: 20%, in jobs of 40 requests that come together, prompts of about 1,200
+    * ``batch``: 20%, in jobs of 30 requests that come together, prompts of about 1,200
       (0.5), answers of about 300 (0.5), 15 s and 150 ms.
 
     Sizes are medians. Each class has two or three tenants with unequal shares. The

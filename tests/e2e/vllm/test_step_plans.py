@@ -1,0 +1,134 @@
+"""Step by step, what batchpolicy leaves to vLLM or does in its place equals vLLM itself."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from batchpolicy.config import PolicyConfig
+from batchpolicy.engine import EngineLimits
+from batchpolicy.policy import Step
+from batchpolicy.requests import FloatArray, Requests
+from batchpolicy_vllm import seams
+from tests.support.policies import Arrival, Patched, config_of
+from tests.support.vllm_bench import Bench, play
+from tests.support.vllm_replays import (
+    AMPLE_LIMITS,
+    EVERY_LIMITS,
+    FCFS,
+    STRICT_PRIORITY,
+    Served,
+    assert_no_fault,
+    random_workload,
+    serve,
+)
+
+pytestmark = pytest.mark.engine
+
+WORKLOADS = range(200)
+
+
+def limits_of(seed: int) -> EngineLimits:
+    return EVERY_LIMITS[seed % len(EVERY_LIMITS)]
+
+
+@functools.cache
+def stock(seed: int, policy: str) -> Served:
+    """vLLM's own scheduler, started with ``--scheduling-policy policy``."""
+    return serve(random_workload(seed), limits_of(seed), policy=policy)
+
+
+def assert_same(ours: Served, theirs: Served) -> None:
+    """The same requests get the same tokens in the same steps, lose KV and end alike."""
+    assert ours.plans == theirs.plans
+    assert ours.preempted == theirs.preempted
+    assert ours.run.digest() == theirs.run.digest()
+
+
+def in_arrival_order() -> PolicyConfig:
+    """Arrival order, without saying that the engine could do it by itself."""
+    return config_of(Arrival(), "never")
+
+
+def by_priority() -> PolicyConfig:
+    """Strict priority, likewise."""
+
+    def benefit(rows: Requests, step: Step) -> FloatArray:
+        return -rows.priority.astype(np.float64)
+
+    return config_of(Patched.over(Arrival(), benefit=benefit), "never")
+
+
+@pytest.mark.parametrize("seed", WORKLOADS)
+def test_with_fcfs_every_step_is_that_of_vllm(seed: int) -> None:
+    assert_same(serve(random_workload(seed), limits_of(seed), FCFS), stock(seed, "fcfs"))
+
+
+@pytest.mark.parametrize("seed", WORKLOADS)
+def test_with_strict_priority_every_step_is_that_of_vllm(seed: int) -> None:
+    ours = serve(random_workload(seed), limits_of(seed), STRICT_PRIORITY)
+    assert_same(ours, stock(seed, "priority"))
+
+
+@pytest.mark.parametrize("seed", WORKLOADS)
+def test_a_policy_of_arrival_order_through_our_queue_gives_the_steps_of_fcfs(seed: int) -> None:
+    ours = serve(random_workload(seed), limits_of(seed), in_arrival_order())
+    assert_same(ours, stock(seed, "fcfs"))
+    assert_no_fault(ours.run.counters)
+
+
+# When blocks run short, vLLM's priority order takes its victims by priority, and under our
+# queue from the tail of what runs; with enough blocks the two must agree.
+@pytest.mark.parametrize("seed", [s for s in WORKLOADS if limits_of(s) in AMPLE_LIMITS])
+def test_a_policy_of_priority_through_our_queue_gives_the_steps_of_vllm(seed: int) -> None:
+    ours = serve(random_workload(seed), limits_of(seed), by_priority())
+    assert_same(ours, stock(seed, "priority"))
+    assert_no_fault(ours.run.counters)
+
+
+def test_the_workloads_preempt_cancel_chunk_prompts_and_hit_the_prefix_cache() -> None:
+    served = [stock(seed, "fcfs") for seed in WORKLOADS]
+    assert sum(len(step) for one in served for step in one.preempted) > 200
+    assert sum(int((one.run.status == 3).sum()) for one in served) > 200
+    assert sum(int(one.run.cached_tokens.sum()) for one in served) > 2000
+    chunked = [one.run.workload.requests[0].prompt_tokens > 64 for one in served]
+    assert sum(chunked) > 20
+
+
+def played(seed: int, config: PolicyConfig | None, *, in_flight: int) -> Bench:
+    """The asynchronous scheduler, ``in_flight`` steps ahead of their results at most."""
+    bench = Bench(limits_of(seed), config, base=seams.AsyncScheduler, in_flight=in_flight)
+    play(bench, random_workload(seed))
+    return bench
+
+
+def steps_of(bench: Bench) -> list[list[tuple[str, int]]]:
+    return [list(plan.items()) for plan in bench.plans]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("seed", range(25))
+def test_with_fcfs_the_asynchronous_scheduler_stays_what_it_is(seed: int, in_flight: int) -> None:
+    theirs, ours = (played(seed, config, in_flight=in_flight) for config in (None, FCFS))
+    assert steps_of(ours) == steps_of(theirs)
+    assert ours.preempted == theirs.preempted
+    assert ours.answers == theirs.answers
+
+
+# Not with a budget of tokens that running requests use up: a request whose last token is in
+# flight is still reckoned with one token, so that the step after may admit one later.
+@pytest.mark.parametrize("seed", [s for s in range(50) if limits_of(s) in AMPLE_LIMITS])
+def test_arrival_order_through_our_queue_is_fcfs_with_two_steps_in_flight(seed: int) -> None:
+    theirs, ours = (played(seed, config, in_flight=2) for config in (None, in_arrival_order()))
+    assert steps_of(ours) == steps_of(theirs)
+    assert ours.answers == theirs.answers
+
+
+@pytest.mark.parametrize("base", [seams.Scheduler, seams.AsyncScheduler])
+def test_with_fcfs_the_classes_keep_their_bases_and_the_engines_own_queue(base: type) -> None:
+    bench = Bench(EVERY_LIMITS[0], FCFS, base=base)
+    assert isinstance(bench.scheduler, base)
+    assert bench.driver is None
+    assert type(bench.scheduler.waiting).__name__ == "FCFSRequestQueue"

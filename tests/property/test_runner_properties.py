@@ -1,0 +1,235 @@
+"""Whatever the workload and the policy, what the runner promises holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from batchpolicy.config import Preempt
+from batchpolicy.policies.benefit import Benefit
+from batchpolicy.policies.fcfs import FCFS
+from batchpolicy.policies.priority import Priority
+from batchpolicy.policy import Policy, Step
+from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.runner.planner import MAX_DISPLACED_A_REQUEST
+from batchpolicy.terms import Fairness
+from tests.support.mini_engine import Job, MiniEngine
+from tests.support.scripted import Arrival, Patched, Shortest
+
+BLOCK = 4
+
+
+class LatestFirst(Policy):
+    """The order most unlike the engine's own."""
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return requests.seq.astype(np.float64)
+
+
+def half_held(rows: Requests, step: Step) -> np.ndarray:
+    return (rows.seq + step.index) % 2 == 0
+
+
+def nothing_admissible(rows: Requests, step: Step) -> np.ndarray:
+    return np.zeros(len(rows), dtype=np.bool_)
+
+
+def by_seq(rows: Requests, step: Step) -> np.ndarray:
+    return rows.seq % 3
+
+
+POLICIES = {
+    "fcfs": FCFS,
+    "priority": Priority,
+    "strict": lambda: Priority(ageing_s=float("inf")),
+    "benefit": Benefit,
+    "fair": lambda: Benefit(lambda_=1e6),
+    "latest": LatestFirst,
+    "shortest": Shortest,
+    "held": lambda: Patched.over(Arrival(), admissible=half_held),
+    "all held": lambda: Patched.over(Arrival(), admissible=nothing_admissible),
+    "tiered": lambda: Patched.over(Shortest(), tier=by_seq),
+}
+
+
+@st.composite
+def jobs(draw: st.DrawFn, *, cancels: bool = True, blocks: bool = True) -> list[Job]:
+    n = draw(st.integers(1, 24))
+    made = []
+    for i in range(n):
+        prompt = draw(st.integers(1, 60))
+        made.append(
+            Job(
+                f"r{i}",
+                prompt=prompt,
+                outputs=draw(st.integers(1, 20)),
+                priority=draw(st.integers(-2, 2)),
+                tenant=draw(st.sampled_from(["", "a", "b"])),
+                ttft_slo_s=draw(st.sampled_from([1.0, float("inf")])),
+                arrives=draw(st.integers(0, 25)),
+                hit=draw(st.integers(0, prompt - 1)),
+            )
+        )
+        if blocks and draw(st.booleans()):
+            made[-1].blocked_for = draw(st.integers(0, 6))
+        if cancels and draw(st.integers(0, 4)) == 0:
+            made[-1].cancelled = draw(st.integers(0, 40))
+    return made
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, int | None]:
+    return {
+        "seats": draw(st.integers(1, 6)),
+        "budget": draw(st.integers(6, 40)),
+        # The longest request, its output and a step that overshoots always fit.
+        "blocks": draw(st.integers(-(-81 // BLOCK), 60)),
+        "block_tokens": BLOCK,
+        "chunk": draw(st.sampled_from([None, 8])),
+        "lag": draw(st.integers(0, 1)),
+        "watermark": draw(st.sampled_from([0, 0, 2])),
+    }
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(work=jobs(), shape=shapes(), preempt=st.sampled_from(["never", "class"]))
+@settings(max_examples=40, deadline=None)
+def test_every_request_is_served_by_plans_that_the_engine_can_carry_out(
+    name: str, work: list[Job], shape: dict[str, int | None], preempt: Preempt
+) -> None:
+    engine = MiniEngine(POLICIES[name](), preempt=preempt, **shape)  # type: ignore[arg-type]
+    engine.run(work)
+    assert sorted(job.id for job in engine.done) == sorted(job.id for job in work)
+    assert all(job.output == job.outputs or job.cancelled < 10**9 for job in work)
+    assert max(job.displaced for job in work) <= MAX_DISPLACED_A_REQUEST
+    assert engine.runner.counters["displaced"] == sum(job.displaced for job in work)
+    assert engine.runner.counters["preempted"] == sum(job.preemptions for job in work)
+    assert engine.runner.counters["policy_faults"] == 0
+    if preempt == "never":
+        assert not any(plan.preempt or plan.reorder for plan in engine.plans)
+
+
+@given(work=jobs(cancels=False), shape=shapes())
+@settings(max_examples=60, deadline=None)
+def test_columns_stay_true_to_the_engine(
+    work: list[Job], shape: dict[str, int | None]
+) -> None:
+    seen = 0
+
+    def score(rows: Requests, step: Step) -> FloatArray:
+        nonlocal seen
+        seen += 1
+        engine.check_columns(step)
+        return -rows.seq.astype(np.float64)
+
+    engine = MiniEngine(Patched.over(Arrival(), benefit=score), **shape)  # type: ignore[arg-type]
+    engine.run(work)
+    assert seen
+
+
+@given(work=jobs(blocks=False), shape=shapes())
+@settings(max_examples=40, deadline=None)
+def test_first_come_is_first_served(work: list[Job], shape: dict[str, int | None]) -> None:
+    engine = MiniEngine(FCFS(), preempt=None, **shape)  # type: ignore[arg-type]
+    engine.run(work)
+    first = list(dict.fromkeys(engine.order))
+    arrived = [job.id for job in sorted(work, key=lambda job: job.arrives)]
+    assert first == [request_id for request_id in arrived if request_id in first]
+
+
+@given(work=jobs(), shape=shapes(), name=st.sampled_from(sorted(POLICIES)))
+@settings(max_examples=40, deadline=None)
+def test_the_same_events_and_ticks_give_the_same_plans(
+    work: list[Job], shape: dict[str, int | None], name: str
+) -> None:
+    again = [Job(**{f: getattr(job, f) for f in Job.__slots__}) for job in work]
+    one, two = (MiniEngine(POLICIES[name](), **shape) for _ in range(2))  # type: ignore[arg-type]
+    one.run(work)
+    two.run(again)
+    assert one.plans == two.plans
+
+
+@given(work=jobs(), shape=shapes(), every=st.integers(1, 7), kind=st.integers(0, 4))
+@settings(max_examples=40, deadline=None)
+def test_a_policy_that_fails_now_and_then_stops_nothing(
+    work: list[Job], shape: dict[str, int | None], every: int, kind: int
+) -> None:
+    bad = [
+        lambda rows: 1 / 0,
+        lambda rows: np.full(len(rows), np.nan),
+        lambda rows: np.zeros(len(rows) + 1),
+        lambda rows: np.full(len(rows), "best"),
+        lambda rows: None,
+    ][kind]
+
+    def score(rows: Requests, step: Step) -> FloatArray:
+        return bad(rows) if step.index % every == 0 else -rows.prompt_tokens.astype(np.float64)
+
+    policy = Patched.over(Arrival(), benefit=score)
+    engine = MiniEngine(policy, strict=False, **shape)  # type: ignore[arg-type]
+    engine.run(work)
+    assert len(engine.done) == len(work)
+
+
+@given(data=st.data(), step_at=st.integers(0, 30))
+@settings(max_examples=30, deadline=None)
+def test_a_hook_that_fails_stops_nothing_and_leaves_the_table_whole(
+    data: st.DataObject, step_at: int
+) -> None:
+    hook = data.draw(
+        st.sampled_from(
+            ["on_arrived", "on_admitted", "on_computed", "on_preempted", "on_finished"]
+        )
+    )
+
+    def fails(*args: object) -> None:
+        if engine.index >= step_at:
+            raise RuntimeError(hook)
+
+    engine = MiniEngine(
+        Patched.over(Shortest(), **{hook: fails}), strict=False, **data.draw(shapes())
+    )
+    work = data.draw(jobs())
+    engine.run(work)
+    assert len(engine.done) == len(work)
+    assert engine.runner.counters["hook_faults"] <= 1
+
+
+WEIGHTS = st.sampled_from([1.0, 2.0])
+
+
+@given(
+    lengths=st.lists(
+        st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=40, max_size=40
+    ),
+    weights=st.tuples(WEIGHTS, WEIGHTS),
+)
+@settings(max_examples=40, deadline=None)
+def test_two_tenants_that_always_wait_get_counters_close_to_each_other(
+    lengths: list[tuple[int, int]], weights: tuple[float, float]
+) -> None:
+    policy = Benefit(lambda_=1e6, fairness=Fairness(scale_tokens=10_000.0))
+    engine = MiniEngine(policy, seats=1, budget=64, blocks=64)
+    work = [
+        Job(f"{'ab'[i % 2]}{i}", prompt, outputs, tenant="ab"[i % 2], weight=weights[i % 2])
+        for i, (prompt, outputs) in enumerate(lengths)
+    ]
+    # With one seat, a tenant is ahead by one request at most, which costs no more than this.
+    bound = max((p + 2 * n) / min(weights) for p, n in lengths)
+    engine.coming = work
+    while {"a", "b"} <= {j.tenant for j in (*engine.waiting.values(), *engine.coming)}:
+        engine.step()
+        served = {
+            tenant: sum(
+                (j.prompt + 2 * j.output) / j.weight
+                for j in (*engine.running, *engine.done)
+                if j.tenant == tenant
+            )
+            for tenant in "ab"
+        }
+        assert abs(served["a"] - served["b"]) <= bound
+    assert engine.done

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchpolicy.cli import main
+
+ROOT = Path(__file__).parents[3]
+ENGINES = "tests.support.serial_engine"
+SMALL = (
+    *("--engine", f"{ENGINES}:SerialEngine", "--workload", "chat-and-batch", "--load", "0.9"),
+    *("--requests", "40", "--pairs", "8", "--jobs", "1", "--max-num-seqs", "1"),
+)
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command that exits with 2 says on stderr, in one line."""
+    assert main(["ab", *arguments]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "Traceback" not in told.err
+    return " ".join(told.err.replace("│", " ").split())
+
+
+def test_the_command_prints_a_table_and_who_pays(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "out.json"
+    assert main(["ab", "fcfs", "priority", *SMALL, "--json", str(path)]) == 0
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert "chat-and-batch at load 0.9" in told.out
+    assert "chat (60% of requests)" in told.out
+    assert any(line.strip().startswith("chat gains: TTFT p50") for line in lines)
+    assert any(line.strip().startswith("batch pays: TTFT") for line in lines)
+    assert max(map(len, lines)) <= 120
+    assert "load 0.9: 2 policies x 8 replications: 16 of 16 (100%)" in told.err
+    assert json.loads(path.read_text())["kind"] == "Comparison"
+
+
+def test_quiet_says_nothing_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet"]) == 0
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fcfs", "priority", *SMALL, "--load", "0.9,x"), "'x' is no positive number"),
+        (("fcfs", "priority", *SMALL, "--load", "0"), "'0' is no positive number"),
+        (("fcfs", "priority", *SMALL, "--load", "inf"), "'inf' is no positive number"),
+        (("fcfs", "priority", *SMALL, "--load", "1,1.0"), "1 is given twice"),
+        (("fcfs", *SMALL), "'fcfs' has nothing to be compared with"),
+        (("fcfs", "benfit", *SMALL), "Did you mean 'benefit'?"),
+        (("fcfs", "none.yaml", *SMALL), "none.yaml"),
+        (("fcfs", "priority", *SMALL, "--workload", "noisy"), "no workload named 'noisy'"),
+        (("fcfs", "priority", *SMALL, "--classes", "x.yaml"), "has classes of its own"),
+        (
+            ("fcfs", "priority", *SMALL, "--profile", "h100-lama-3.1-8b"),
+            "Did you mean 'h100-llama",
+        ),
+        (("fcfs", "priority", *SMALL, "--max-num-seqs", "9999"), "measured up to 256"),
+        (("fcfs", "priority", *SMALL, "--kv-tokens", "64"), "exceed the KV pool of 64"),
+        (("fcfs", "priority", *SMALL, "--pairs", "1"), "--pairs"),
+        (("fcfs", "priority", *SMALL, "--json", "no/such/folder.json"), "no folder"),
+        (("fcfs", "priority", *SMALL, "--engine", "vlm"), "Did you mean 'vllm'?"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_2(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in _refused(capsys, *arguments, "--quiet")
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_ends_everything_with_130_and_writes_nothing(tmp_path: Path, jobs: str) -> None:
+    command = [sys.executable, "-m", "batchpolicy", "ab", "fcfs", "priority", *SMALL]
+    command += ["--engine", f"{ENGINES}:InterruptedEngine", "--jobs", jobs]
+    command += ["--json", str(tmp_path / "out.json")]
+    roots = os.pathsep.join(str(ROOT / root) for root in (".", "adapters", "tuning"))
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": roots},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        # A shell may have told whoever runs the tests to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout.strip()
+    assert not list(tmp_path.iterdir())
