@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -75,6 +75,8 @@ def faults_of(
             yield place, f"{dotted(place)} is missing."
         elif one["type"] == "extra_forbidden":
             yield place, _unknown(place, _model_at(model, value, loc[:-1]))
+        elif one["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+            yield place, _no_choice(place, found, context)
         elif isinstance(cause, BatchPolicyError):
             yield place, f"{dotted(place)}: {cause}"
         elif cause is not None:
@@ -143,6 +145,20 @@ def _unknown(loc: Loc, model: type[BaseModel] | None) -> str:
     return f"unknown key {dotted(loc)!r}.{registry.near(str(loc[-1]), known)}{listed}"
 
 
+def _no_choice(loc: Loc, found: object, context: Mapping[str, Any]) -> str:
+    """What to say where a key has to choose one of several models, and does not."""
+    # A field, or the function of that name which reads it.
+    key = str(context["discriminator"]).strip("'").removesuffix("()")
+    if not isinstance(found, dict):
+        return f"{dotted(loc)} is {short(found)}; expected a mapping with {key!r}."
+    if "tag" not in context:
+        return f"{dotted((*loc, key))} is missing."
+    tag = str(context["tag"])
+    known = re.findall(r"'([^']*)'", str(context["expected_tags"]))
+    listed = " or ".join(map(repr, known))
+    return f"{dotted((*loc, key))} is {tag!r}; expected {listed}.{registry.near(tag, known)}"
+
+
 def _python_names(model: type[BaseModel], value: object) -> list[str]:
     """Keys that are a field's name in Python where files have an alias."""
     if not isinstance(value, dict):
@@ -158,7 +174,9 @@ def _model_at(model: type[BaseModel] | None, value: object, loc: Loc) -> type[Ba
             fields = model.model_fields if model else {}
             found = [one for name, one in fields.items() if part in {name, one.alias}]
             inside = _models_in(found[0].annotation) if found else []
-            model = inside[0] if len(inside) == 1 else None
+            here = _walk(value, loc[:place], keep_last=False)[1]
+            told = [one for one in inside if len(inside) == 1 or _tells_apart(one, here)]
+            model = told[0] if len(told) == 1 else None
         if model is not None and inspect.isabstract(model):
             # Of a list of terms; each item names its class.
             model = _named_term(_walk(value, loc[:place], keep_last=False)[1]) or model
@@ -169,6 +187,15 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in _models_in(inner)]
+
+
+def _tells_apart(model: type[BaseModel], value: object) -> bool:
+    """Whether a word in ``value`` names this one of several models."""
+    given = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return any(
+        get_origin(one.annotation) is Literal and given.get(name) in get_args(one.annotation)
+        for name, one in model.model_fields.items()
+    )
 
 
 def _named_term(value: object) -> type[BaseModel] | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from batchpolicy.errors import ConfigError, EngineUnavailable, UnknownPlugin
+from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable, UnknownPlugin
 from batchpolicy.policy import Policy
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def load(group: str, name: str) -> object:
         raise ConfigError(
             f"plugin {name!r} ({found.value}) needs {e.name!r}, which is not installed."
         ) from e
+    except BatchPolicyError:
+        raise  # the plugin says it better
     except Exception as e:
         raise ConfigError(f"plugin {name!r} ({found.value}) cannot be imported: {_said(e)}") from e
 

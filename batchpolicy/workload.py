@@ -32,9 +32,20 @@ class WorkloadRequest:
     deadline_s: float = math.inf
     weight: float = 1.0
     session: str = ""
+    """Turns of one conversation: each prompt begins with the text of the turn before,
+    as far as it reaches. Prefix blocks, where given, say it more precisely."""
     prefix_id: str = ""
     """Requests with one id share their first ``prefix_tokens`` prompt tokens."""
     prefix_tokens: int = 0
+    prefix_blocks: tuple[int, ...] = ()
+    """Ids of the prompt's blocks from its start: equal ids, equal tokens. In place of
+    ``prefix_id``; what the blocks do not cover is the request's own."""
+    prefix_block_tokens: int = 0
+    """Tokens of a block; the last one may be cut short by the prompt's end."""
+    lora: str = ""
+    """Adapter that it needs."""
+    queue_ttl_s: float = math.inf
+    """Longest time it may wait before it first starts."""
     cancel_at_s: float = math.inf
     predicted_output_tokens: float = math.nan
 
@@ -64,6 +75,15 @@ class Workload:
     def span_s(self) -> float:
         """Seconds between the first and the last arrival."""
         return self.requests[-1].arrival_s - self.requests[0].arrival_s
+
+    def needs(self) -> dict[str, str]:
+        """What an engine must be able to do to serve it, and the field that asks for it."""
+        asked = {
+            "abort": ("cancel_at_s", any(r.cancel_at_s < math.inf for r in self.requests)),
+            "lora": ("lora", any(r.lora for r in self.requests)),
+            "queue_ttl": ("queue_ttl_s", any(r.queue_ttl_s < math.inf for r in self.requests)),
+        }
+        return {need: name for need, (name, found) in asked.items() if found}
 
     def classes(self) -> list[str]:
         """Names of the classes in it, the most urgent priority first."""
@@ -121,5 +141,22 @@ def _faults(requests: Iterable[WorkloadRequest]) -> Iterable[str]:
         for name, value in sizes.items():
             if value < 1:
                 yield f"request {r.id!r}: {name} is {value}, expected at least 1"
+        if r.prefix_blocks:
+            yield from _block_faults(r)
     if not count:
         yield "it has no requests"
+
+
+def _block_faults(r: WorkloadRequest) -> Iterable[str]:
+    if r.prefix_id:
+        yield f"request {r.id!r}: has prefix_id and prefix_blocks; leave one out"
+    if r.prefix_block_tokens < 1:
+        yield (
+            f"request {r.id!r}: prefix_block_tokens is {r.prefix_block_tokens}, expected at "
+            "least 1 where there are prefix_blocks"
+        )
+    elif (len(r.prefix_blocks) - 1) * r.prefix_block_tokens >= r.prompt_tokens:
+        yield (
+            f"request {r.id!r}: {len(r.prefix_blocks)} prefix_blocks of {r.prefix_block_tokens} "
+            f"tokens are more than its prompt of {r.prompt_tokens}"
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,10 @@ class Loop:
         self._cancels: list[tuple[float, str]] = []
         self._mid_prefill: dict[str, int] = {}
         """Tokens computed of each request whose prompt is not done."""
+        self._turns = Counter(r.session for r in self._arrivals if r.session)
+        """Turns to come of each session."""
+        self._said: dict[str, list[int]] = {}
+        """Text of the latest turn of each session that goes on."""
 
     def run(self, max_steps: int, observer: Observer | None) -> None:
         """Serve until every request has ended."""
@@ -227,9 +233,31 @@ class Loop:
     def _prompt(self, r: WorkloadRequest) -> list[int]:
         if self._hasher is None:
             return [0] * r.prompt_tokens
-        shared = min(r.prefix_tokens, r.prompt_tokens) if r.prefix_id else 0
-        own = r.prompt_tokens - shared
-        return [*_tokens(f"prefix {r.prefix_id}", shared), *_tokens(f"{self._seed} {r.id}", own)]
+        prompt = self._shared(r)[: r.prompt_tokens]
+        prompt += _tokens(f"{self._seed} {r.id}", r.prompt_tokens - len(prompt))
+        if r.session:
+            self._turns[r.session] -= 1
+            if self._turns[r.session]:
+                self._said[r.session] = prompt + _answer(r)
+            else:
+                self._said.pop(r.session, None)
+        return prompt
+
+    def _shared(self, r: WorkloadRequest) -> list[int]:
+        """What the prompt begins with and other requests may have too; may be longer than it."""
+        if r.prefix_blocks:
+            blocks = (_tokens(f"block {b}", r.prefix_block_tokens) for b in r.prefix_blocks)
+            return list(chain.from_iterable(blocks))
+        if r.session in self._said:
+            return self._said[r.session]
+        return list(_tokens(f"prefix {r.prefix_id}", r.prefix_tokens if r.prefix_id else 0))
+
+
+def _answer(r: WorkloadRequest) -> list[int]:
+    """What a request will have produced at its end, if nobody cancels it; see ``_sample``."""
+    if r.output_tokens <= r.max_tokens:
+        return [_TOKEN] * (r.output_tokens - 1) + [_STOP]
+    return [_TOKEN] * r.max_tokens
 
 
 def _tokens(name: str, count: int) -> range:

@@ -50,6 +50,7 @@ class VllmReplay(Engine):
         max_steps: int = 10_000_000,
         observer: Observer | None = None,
     ) -> Run:
+        self._refuse_what_it_cannot_do(workload)
         _refuse_what_cannot_fit(workload, limits)
         if limits not in self._configs:
             self._configs[limits] = vllm_config(limits)
@@ -69,6 +70,14 @@ class VllmReplay(Engine):
             "engine's own" if config is None else config.label,
             {} if driver is None else dict(sorted(driver.runner.counters.items())),
         )
+
+    def _refuse_what_it_cannot_do(self, workload: Workload) -> None:
+        fields = [name for need, name in workload.needs().items() if need not in self.capabilities]
+        if fields:
+            raise WorkloadError(
+                f"workload {workload.name!r}: requests have {' and '.join(fields)}, which the "
+                "replay on vLLM does not honour yet; leave it out."
+            )
 
 
 def _refuse_what_cannot_fit(workload: Workload, limits: EngineLimits) -> None:

@@ -115,5 +115,6 @@ def PolicyScheduler(**kwargs: Any) -> Any:
     A subclass of the scheduler that vLLM would have chosen: the asynchronous one where
     asynchronous scheduling is on.
     """
+    seams.share_log()
     asynchronous = kwargs["vllm_config"].scheduler_config.async_scheduling
     return scheduler_class(seams.AsyncScheduler if asynchronous else seams.Scheduler)(**kwargs)

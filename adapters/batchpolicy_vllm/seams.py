@@ -6,6 +6,7 @@ start, by name. ``Any`` stands for engine objects and stays in this package.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -124,6 +125,16 @@ def _refuse_missing(missing: list[str]) -> None:
 def additional_config(scheduler: Any) -> Any:
     """What ``--additional-config`` gave."""
     return scheduler.vllm_config.additional_config
+
+
+def share_log() -> None:
+    """Let our lines appear among the engine's, unless logging is set up for ours already."""
+    theirs = logging.getLogger("vllm")
+    for name in ("batchpolicy", "batchpolicy_vllm"):
+        ours = logging.getLogger(name)
+        if not ours.hasHandlers():
+            ours.handlers = theirs.handlers
+            ours.setLevel(theirs.level)
 
 
 def use_native_order(scheduler: Any, order: str) -> None:

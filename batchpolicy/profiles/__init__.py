@@ -50,12 +50,17 @@ class Envelope(Component):
 
 
 class KvMemory(Component):
-    """How the number of KV tokens was derived."""
+    """How the number of KV tokens was derived, from the figures of one device.
+
+    Tensor parallelism splits weights and KV heads evenly, so each device holds its
+    share of every token and the devices of a group hold the same tokens.
+    """
 
     device_bytes: PositiveInt
     usable_frac: Annotated[float, Field(gt=0, le=1)]
     """Share that the engine may use: vLLM's ``gpu_memory_utilization``."""
     weights_bytes: PositiveInt
+    """Of the model, divided by the devices that share it."""
     reserved_bytes: PositiveInt
     """Allowance for activations, CUDA graphs and the runtime."""
     bytes_per_token: PositiveInt
@@ -73,12 +78,14 @@ class KvMemory(Component):
 
 
 class Errors(Component):
-    """Absolute relative errors of some rows."""
+    """Relative errors of some rows, without their signs except in ``bias``."""
 
     rows: PositiveInt
     median: NonNegativeFloat
     p95: NonNegativeFloat
     worst: NonNegativeFloat
+    bias: float
+    """Mean of the signed errors: above 0 where the formula is too slow."""
 
 
 class Fit(Component):

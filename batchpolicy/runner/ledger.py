@@ -64,10 +64,8 @@ class Ledger:
             self.table.columns["arrival_s"][self._unstamped] = now_s
             self._unstamped.clear()
 
-    def arrived(self, request_id: str, facts: RequestFacts) -> None:
-        """A new request; one whose id is known is ignored."""
-        if request_id in self.table:
-            return
+    def arrived(self, request_id: str, facts: RequestFacts) -> int:
+        """The slot of a new request, whose id the table must not have."""
         session = self._sessions(facts.session)
         turn = self._turns.get(session, 0) if session >= 0 else 0
         if session >= 0:
@@ -94,6 +92,7 @@ class Ledger:
             self._unstamped.append(slot)
         (self.waiting if facts.ready else self.blocked).add(slot)
         self.events.add("arrived", slot)
+        return slot
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -120,24 +119,26 @@ class Ledger:
         if slot is None or not self.running.discard(slot):
             return
         columns = self.table.columns
-        tokens = int(columns["prompt_tokens"][slot] + columns["output_tokens"][slot])
         columns["computed_tokens"][slot] = 0
         columns["cached_tokens"][slot] = 0
         columns["kv_blocks"][slot] = 0
-        columns["need_kv_blocks"][slot] = -(-tokens // self._block_tokens)
         columns["preemptions"][slot] += 1
         columns["status"][slot] = int(Status.WAITING)
+        self._size_waiting(np.array([slot]))
         self.waiting.add(slot)
 
-    def admitted(self, found: Mapping[str, int]) -> None:
-        """Requests take a seat, with so many tokens found in the KV cache."""
+    def admitted(self, found: Mapping[str, int]) -> int:
+        """How many take a seat, each with so many tokens found in the KV cache.
+
+        Unknown ids, and those that have a seat, are ignored.
+        """
         columns = self.table.columns
-        slots = [s for s in map(self.table.slots.get, found) if s is not None]
-        self._count_overtakes(slots)
+        seated: list[int] = []
         for request_id, hit in found.items():
             slot = self.table.slots.get(request_id)
-            if slot is None:
+            if slot is None or slot in self.running:
                 continue
+            seated.append(slot)
             self._drop(slot)
             self.running.add(slot)
             columns["status"][slot] = int(Status.RUNNING)
@@ -147,6 +148,8 @@ class Ledger:
             if np.isnan(columns["first_scheduled_s"][slot]):
                 columns["first_scheduled_s"][slot] = self.now_s
             self.events.add("admitted", slot)
+        self._count_overtakes(seated)
+        return len(seated)
 
     def scheduled(self, tokens: Mapping[str, int]) -> None:
         """The engine computes so many tokens of each request in this step."""
@@ -157,10 +160,14 @@ class Ledger:
         columns = self.table.columns
         left = self.table.rows(slots).prefill_tokens
         prefill = np.minimum(counts, left)
-        self.mid_prefill = int((left > counts).sum())
+        mid_prefill = left > counts
         computed = columns["computed_tokens"][slots] + counts
         columns["computed_tokens"][slots] = computed
         columns["kv_blocks"][slots] = -(-computed // self._block_tokens)
+        if len(slots) < len(self.running):
+            # A full budget may have left nothing for the others.
+            mid_prefill = self.view(self.running).prefill_tokens > 0
+        self.mid_prefill = int(mid_prefill.sum())
         self._in_flight.append(_InFlight(slots, columns["seq"][slots], prefill))
 
     def produced(
@@ -174,11 +181,14 @@ class Ledger:
         slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
         counts = np.array([n for _, n in pairs], dtype=np.int64)
         columns["output_tokens"][slots] += counts
+        # Tokens in flight of a row that was preempted since then are computed again.
+        self._size_waiting(slots[columns["status"][slots] == int(Status.WAITING)])
         first = slots[np.isnan(columns["first_token_s"][slots])]
         columns["first_token_s"][first] = at_s
         columns["last_token_s"][slots] = at_s
         for request_id, n in rejected.items():
-            if request_id in known:
+            # Who was preempted since then has nothing computed.
+            if request_id in known and known[request_id] in self.running:
                 columns["computed_tokens"][known[request_id]] -= n
         self._log_work(slots, counts, elapsed_s)
 
@@ -209,6 +219,12 @@ class Ledger:
             np.array(both + list(delivered.values()), dtype=np.int64),
             elapsed_s,
         )
+
+    def _size_waiting(self, slots: Slots) -> None:
+        """Blocks that a waiting row takes: those of its prompt and of what it has put out."""
+        columns = self.table.columns
+        tokens = columns["prompt_tokens"][slots] + columns["output_tokens"][slots]
+        columns["need_kv_blocks"][slots] = -(-tokens // self._block_tokens)
 
     def _count_overtakes(self, slots: list[int]) -> None:
         columns = self.table.columns

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from batchpolicy.policy import Policy, Ranking, Step
-from batchpolicy.requests import IntArray, Requests
+from batchpolicy.requests import BoolArray, IntArray, Requests
 from batchpolicy.runner.demand import Demand
 from batchpolicy.runner.displacement import Room, just_enough, victim_order
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe
@@ -22,6 +22,8 @@ MAX_DISPLACED_A_REQUEST = 4
 SPARE_ROWS = 16
 """Rows beyond the free seats that are offered, as the engine passes some by."""
 MAX_PROBES = 64
+PATIENCE_FRAC = 0.5
+"""Part of its TTFT target that a request waits for a seat to come free before it displaces."""
 
 
 @dataclass(slots=True)
@@ -46,18 +48,28 @@ class Planner:
     """Times that each slot was displaced by a more urgent request."""
 
     def admit(
-        self, waiting: Requests, step: Step, running: Requests, demand: Demand, displace: bool
+        self,
+        waiting: Requests,
+        step: Step,
+        left: Left,
+        running: Requests,
+        demand: Demand,
+        displace: bool,
     ) -> Plan:
-        """Offer the best waiting rows, displacing for those of a more urgent class."""
+        """Offer the best waiting rows, displacing for those of a more urgent class.
+
+        ``left`` is what running rows leave when each gets all of its ``demand``;
+        below 0 where that is more than there is.
+        """
         ranking = self.guard.rank(waiting, step)
         rows = self._candidates(waiting, ranking, step, displace)
         best = waiting.take(rows)
-        left = Left(step.seats, step.free_kv_blocks, step.token_budget)
         room = _Displacer(self, running, demand, step) if displace else None
         chunk = self.engine.max_prefill_chunk
         planned: list[int] = []
         held: list[int] = []
         need_blocks, prefill = best.need_kv_blocks, best.prefill_tokens
+        pressing = _pressing(best, step)
         for place, priority in enumerate(best.priority.tolist()):
             tokens = int(prefill[place]) if chunk is None else min(int(prefill[place]), chunk)
             blocks = int(need_blocks[place])
@@ -66,9 +78,13 @@ class Planner:
             fits = not held and left.seats > 0 and left.tokens > 0 and blocks <= left.blocks
             if not fits:
                 need = Room(
-                    int(left.seats <= 0), max(blocks - left.blocks, 0), int(left.tokens <= 0)
+                    max(1 - left.seats, 0), max(blocks - left.blocks, 0), max(1 - left.tokens, 0)
                 )
-                freed = room.make_room(priority, need) if room is not None else None
+                freed = (
+                    room.make_room(priority, need)
+                    if room is not None and pressing[place]
+                    else None
+                )
                 if freed is None:
                     held.append(place)
                     continue
@@ -77,7 +93,8 @@ class Planner:
                 left.tokens += freed.tokens
             left.seats -= 1
             left.blocks -= blocks
-            left.tokens -= min(tokens, max(left.tokens, 0))
+            # All that it could use, as it also takes what victims of later rows give up.
+            left.tokens -= tokens
             planned.append(place)
         ids = best.request_id
         # The engine knows better what fits, so rows held here are still offered, last.
@@ -117,6 +134,17 @@ class Planner:
         return int(self.probe.prefix([best.request_id[place]])[1][0])
 
 
+def _pressing(waiting: Requests, step: Step) -> BoolArray:
+    """Rows that may displace: with a target only once part of it is gone, else at once.
+
+    Displacing costs recomputation, and most seats come free in time by themselves.
+    """
+    target_s = waiting.ttft_slo_s
+    patient = np.isfinite(target_s) & np.isnan(waiting.first_token_s)
+    waited_s = step.now_s - waiting.arrival_s
+    return ~patient | (waited_s >= PATIENCE_FRAC * target_s)
+
+
 class _Displacer:
     """The victims of one plan, ordered when the first is sought."""
 
@@ -141,6 +169,9 @@ class _Displacer:
             for place, row in enumerate(self._order)
             if priority is None or (classes[row] > priority and self._may_be_displaced(row))
         ]
+        if len(open_places) == len(classes) and priority is None:
+            # Somebody has to stay: a batch that displaces all of itself gets nowhere.
+            open_places.pop()
         chosen = just_enough([self._frees[place] for place in open_places], need)
         # Nobody to displace: the row is held by another in front of it, and must wait with it.
         if not chosen or (priority is not None and len(chosen) > limit):

@@ -13,10 +13,11 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.policy import Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.demand import Demand, demand
+from batchpolicy.runner.displacement import victim_order
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
-from batchpolicy.runner.planner import SPARE_ROWS, Planner
+from batchpolicy.runner.planner import SPARE_ROWS, Left, Planner
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +67,9 @@ class PolicyRunner:
 
     def arrived(self, request_id: str, facts: RequestFacts) -> None:
         """A request came; O(1), and a known id is ignored."""
-        self._ledger.arrived(request_id, facts)
-        slot = self._ledger.table.slots[request_id]
-        self._planner.displaced[np.array([slot])] = 0.0
+        if request_id not in self._ledger.table:
+            slot = self._ledger.arrived(request_id, facts)
+            self._planner.displaced[np.array([slot])] = 0.0
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -104,10 +105,10 @@ class PolicyRunner:
         if not (displace or tight or crowded or (len(waiting) and free_seats > 0)):
             self._settle(running, waiting, free_kv_blocks, free_seats)
             return Plan()
-        needs = self._demand(running)
+        needs = self._demand(running, engine.max_token_budget)
         budget = engine.max_token_budget - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
-        step = self._step(running, waiting, free_seats, budget, blocks)
+        step = self._step(running, waiting, free_seats, budget, max(blocks, 0))
         self._deliver(step)
         short = -(blocks + kept_blocks)
         if short > 0 and self._displace:
@@ -115,22 +116,28 @@ class PolicyRunner:
         crowded = crowded and needs.wanted > engine.max_token_budget
         if not len(waiting) or not (displace or (free_seats > 0 and budget > 0)):
             return Plan(reorder=crowded)
-        plan = self._planner.admit(waiting, step, running, needs, displace)
+        if needs.wanted > engine.max_token_budget:
+            # What a victim gives up goes to running rows first, until all have what they want.
+            needs = self._demand(running, needs.wanted)
+            blocks = free_kv_blocks - int(needs.blocks.sum())
+        left = Left(free_seats, blocks, engine.max_token_budget - needs.wanted)
+        plan = self._planner.admit(waiting, step, left, running, needs, displace)
         return plan._replace(reorder=crowded)
 
     def keep_order(self, ids: Sequence[str]) -> list[str]:
         """Running ids, best first: the engine gives tokens from the front, drops from the tail.
 
-        Decodes before prefills, then the more urgent class, the higher benefit of
-        keeping, the earlier submission. Ids that are not known keep their place behind.
+        Decodes before prefills, then the reverse of the order in which they would be
+        displaced. Ids that are not known keep their order, behind the others.
         """
         known = [i for i in ids if i in self._ledger.table]
         rows = self._ledger.table.rows(self._ledger.slots_of(known))
         step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
-        _, keep = self._guard.keep(rows, step)
-        order: list[int] = np.lexsort(
-            (rows.seq, -keep, rows.priority, rows.prefill_tokens > 0)
-        ).tolist()
+        tier, keep = self._guard.keep(rows, step)
+        best = victim_order(rows.priority, tier, keep, rows.seq)[::-1]
+        order: list[int] = best[
+            np.argsort(rows.prefill_tokens[best] > 0, kind="stable")
+        ].tolist()
         return [known[row] for row in order] + [i for i in ids if i not in self._ledger.table]
 
     def scheduled(
@@ -143,22 +150,24 @@ class PolicyRunner:
         if preempted:
             self.preempted(preempted)
         if admitted:
-            self._ledger.admitted(admitted)
-            self.counters["admitted"] += len(admitted)
+            self.counters["admitted"] += self._ledger.admitted(admitted)
         self._ledger.scheduled(tokens)
 
     def preempted(self, ids: Sequence[str]) -> None:
         """Running requests lost their KV and wait again; ``scheduled`` tells of those in a step."""
         ledger = self._ledger
-        slots = ledger.slots_of(ids)
-        for slot in slots.tolist():
+        known = ledger.table.slots
+        lost = {i: known[i] for i in ids if i in known and known[i] in ledger.running}
+        if not lost:
+            return
+        for slot in lost.values():
             ledger.events.add("preempted", slot)
         # The hook must still see what is lost.
         running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
         self._deliver(self._step(running, waiting, 0, 0, 0))
-        for request_id in ids:
+        for request_id in lost:
             ledger.preempted(request_id)
-        self.counters["preempted"] += len(slots)
+        self.counters["preempted"] += len(lost)
 
     def produced(
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float
@@ -177,8 +186,7 @@ class PolicyRunner:
         lost = [i for i in waiting_ids if i in slots and slots[i] in ledger.running]
         seated = {i: 0 for i in running_ids if i in slots and slots[i] not in ledger.running}
         self.counters["reconciled"] += len(lost) + len(seated)
-        for request_id in lost:
-            ledger.preempted(request_id)
+        self.preempted(lost)
         ledger.admitted(seated)
 
     def _could_displace(self, waiting: Requests, running: Requests) -> bool:
@@ -186,10 +194,10 @@ class PolicyRunner:
             return False
         return bool(waiting.priority.min() < running.priority.max())
 
-    def _demand(self, running: Requests) -> Demand:
+    def _demand(self, running: Requests, token_budget: int) -> Demand:
         return demand(
             running,
-            token_budget=self.engine.max_token_budget,
+            token_budget=token_budget,
             block_tokens=self.engine.kv_block_tokens,
             decode_tokens=self.engine.decode_tokens,
             chunk=self.engine.max_prefill_chunk,

@@ -33,7 +33,7 @@ def test_the_main_job_shows_who_gains_and_who_pays(
         assert chat["metrics"]["ttft.p99"]["against_baseline"]["verdict"] == "better"
         paid = {change["scope"] for change in policy["changes"] if change["verdict"] == "worse"}
         assert "batch" in paid
-    assert "batch pays: TTFT" in " ".join(capsys.readouterr().out.split())
+    assert "worse for batch: TTFT" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_same_seed_gives_the_same_runs(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -146,7 +148,7 @@ def test_first_come_is_first_served(work: list[Job], shape: dict[str, int | None
 def test_the_same_events_and_ticks_give_the_same_plans(
     work: list[Job], shape: dict[str, int | None], name: str
 ) -> None:
-    again = [Job(**{f: getattr(job, f) for f in Job.__slots__}) for job in work]
+    again = [replace(job) for job in work]
     one, two = (MiniEngine(POLICIES[name](), **shape) for _ in range(2))  # type: ignore[arg-type]
     one.run(work)
     two.run(again)

@@ -44,24 +44,20 @@ class Job:
     hit: int = 0
     """Tokens that each admission finds in the cache; less than the prompt."""
 
-    ready: bool = True
-    running: bool = False
-    ended: bool = False
-    computed: int = 0
-    output: int = 0
-    in_flight: int = 0
+    ready: bool = field(default=True, init=False, repr=False)
+    running: bool = field(default=False, init=False, repr=False)
+    ended: bool = field(default=False, init=False, repr=False)
+    computed: int = field(default=0, init=False, repr=False)
+    output: int = field(default=0, init=False, repr=False)
+    in_flight: int = field(default=0, init=False, repr=False)
     """Tokens sampled in steps whose results are not back."""
-    preemptions: int = 0
-    displaced: int = 0
+    preemptions: int = field(default=0, init=False, repr=False)
+    displaced: int = field(default=0, init=False, repr=False)
     """Times that a plan displaced it while it admitted others."""
-    arrival_s: float = math.nan
-    first_scheduled_s: float = math.nan
-    first_token_s: float = math.nan
-    last_token_s: float = math.nan
-
-    def __repr__(self) -> str:
-        names = ("id", "prompt", "outputs", "priority", "arrives", "blocked_for", "cancelled")
-        return f"Job({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+    arrival_s: float = field(default=math.nan, init=False, repr=False)
+    first_scheduled_s: float = field(default=math.nan, init=False, repr=False)
+    first_token_s: float = field(default=math.nan, init=False, repr=False)
+    last_token_s: float = field(default=math.nan, init=False, repr=False)
 
     def facts(self) -> RequestFacts:
         """What an adapter tells the runner."""
@@ -323,7 +319,9 @@ class MiniEngine:
         self.counts["relieved"] += 0 if plan.admit else len(dropped)
         for victim in dropped if plan.admit else ():
             started = [job.priority for job in admitted]
-            assert started and min(started) < victim.priority, f"{victim.id} went in vain"
+            assert started and min(started) < victim.priority, (
+                f"{victim.id} went in vain for {plan.admit}"
+            )
 
     def check_columns(self, step: Step) -> None:
         """The runner's columns against the engine's books."""

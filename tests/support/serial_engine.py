@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import signal
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,6 +130,18 @@ class FailingEngine(SerialEngine):
         if config is None:
             return super().replay(workload, config, *args, **more)
         raise ZeroDivisionError("no seats")
+
+
+class FaultyEngine(SerialEngine):
+    """Counts two faults of the policy in each run under one."""
+
+    @override
+    def replay(
+        self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
+    ) -> Run:
+        run = super().replay(workload, config, *args, **more)
+        by_policy = config is not None and config.policy.name == "priority"
+        return replace(run, counters={"policy_faults": 2}) if by_policy else run
 
 
 class DyingEngine(SerialEngine):

@@ -29,7 +29,7 @@ _ENVIRONMENT = {
 ENGINE_ARGUMENTS: Mapping[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
-    "max_model_len": 4096,
+    "max_model_len": 32768,
     "max_num_seqs": 1,
     "max_num_batched_tokens": 4096,
 }

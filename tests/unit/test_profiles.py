@@ -34,30 +34,142 @@ def written(fields: dict[str, Any], folder: Path) -> Path:
     return file
 
 
-def test_the_h100_profile_is_shipped() -> None:
-    assert "h100-llama-3.1-8b" in profile_names()
+ROOT = Path(__file__).parents[2]
+every_profile = pytest.mark.parametrize("name", profile_names())
 
 
-@pytest.mark.parametrize("name", profile_names())
+def test_three_gpus_with_two_models_are_shipped() -> None:
+    assert profile_names() == [
+        "a100-llama-3.1-70b-tp4",
+        "a100-llama-3.1-8b",
+        "h100-llama-3.1-70b-tp4",
+        "h100-llama-3.1-8b",
+        "h200-llama-3.1-70b-tp2",
+        "h200-llama-3.1-8b",
+    ]
+
+
+@every_profile
 def test_a_shipped_profile_says_what_it_is(name: str) -> None:
     profile = load_profile(name)
+    gpu, rest = name.split("-", maxsplit=1)
+    size, tp = rest.removeprefix("llama-3.1-"), 1
+    if "-tp" in size:
+        size, digits = size.split("-tp")
+        tp = int(digits)
     assert profile.name == name
+    assert profile.hardware.startswith(f"NVIDIA {gpu.upper()} SXM ")
+    assert (profile.model, profile.tp) == (f"meta-llama/Meta-Llama-3.1-{size.upper()}", tp)
+    assert profile.origin.engine == ("vllm 0.14.0" if gpu == "a100" else "vllm 0.27.0")
     assert profile.origin.licence == "Apache-2.0"
     assert "no CPU or scheduler overhead" in profile.origin.measures
     assert "uncalibrated" in profile.origin.measures
     assert profile.origin.date
-    assert sum(part.rows for part in profile.fit.by_kind.values()) == profile.fit.overall.rows
-    assert profile.fit.held_out.rows == profile.fit.overall.rows
-    assert 0 < profile.fit.held_out.median < 0.05
-    assert profile.fit.held_out.p95 < 0.12
 
 
-def test_the_h100_profile_holds_the_kv_of_72_gib_less_weights_and_reserve(h100: Profile) -> None:
-    # 0.9 * 80 GiB - 2 bytes * 8,030,261,248 parameters - 3.5 GiB = 57,490,792,448 bytes; a
-    # token takes 2 * 32 layers * 8 heads * 128 * 2 bytes, and a block holds 16.
-    free_bytes = 77_309_411_328 - 16_060_522_496 - 3_758_096_384
-    assert h100.kv_memory.bytes_per_token == 131_072
-    assert h100.kv_tokens == free_bytes // (131_072 * 16) * 16 == 438_608
+@every_profile
+def test_a_shipped_profile_keeps_to_the_errors_that_its_page_allows(name: str) -> None:
+    fit = load_profile(name).fit
+    for overall, by_kind in (
+        (fit.overall, fit.by_kind),
+        (fit.held_out, fit.held_out_by_kind),
+    ):
+        assert list(by_kind) == ["prefill", "decode", "mixed"]
+        assert sum(part.rows for part in by_kind.values()) == overall.rows == 177
+        for part in (overall, *by_kind.values()):
+            assert 0 < part.median <= 0.04
+            assert part.median < part.p95 <= 0.11
+            assert part.p95 <= part.worst <= 0.21
+            assert abs(part.bias) <= 0.02
+
+
+@every_profile
+def test_no_field_of_a_step_makes_it_shorter_when_it_grows(name: str) -> None:
+    cost = load_profile(name).cost
+    steps = [
+        StepShape(prefill_tokens=64, attention=2048.0, sequences=1),
+        StepShape(prefill_tokens=8192, attention=1e8, prefill_context=8192, sequences=4),
+        StepShape(decodes=1, decode_context=128, sequences=1),
+        StepShape(512, 131_072.0, 0, 256, 256 * 4096, 257),
+    ]
+    for step in steps:
+        for field, value in step._asdict().items():
+            longer = [cost(step._replace(**{field: value + more})) for more in (1, 100, 10_000)]
+            assert [cost(step), *longer] == sorted([cost(step), *longer])
+        assert cost(step._replace(prefill_tokens=step.prefill_tokens + 100)) > cost(step)
+        assert cost(step._replace(decode_context=step.decode_context + 100)) > cost(step)
+
+
+@pytest.mark.parametrize(
+    ("name", "decode_ms", "prefill_ms", "mixed_ms"),
+    [
+        ("h100-llama-3.1-8b", 10.35, 43.51, 57.04),
+        ("h200-llama-3.1-8b", 7.569, 43.4, 53.18),
+        ("a100-llama-3.1-8b", 17.83, 125.2, 153.0),
+        ("h100-llama-3.1-70b-tp4", 19.09, 130.2, 149.7),
+        ("h200-llama-3.1-70b-tp2", 25.2, 217.7, 242.3),
+        ("a100-llama-3.1-70b-tp4", 36.37, 337.2, 374.3),
+    ],
+)
+def test_a_shipped_profile_is_near_rows_of_its_grid(
+    name: str, decode_ms: float, prefill_ms: float, mixed_ms: float
+) -> None:
+    cost = load_profile(name).cost
+    # 64 decodes at 1,024; a prompt of 2,048; a prompt of 2,048 beside 128 decodes at 2,048.
+    decode = StepShape(decodes=64, decode_context=65_536, sequences=64)
+    prefill = StepShape(prefill_tokens=2048, attention=2_097_152.0, sequences=1)
+    mixed = StepShape(2048, 2_097_152.0, 0, 128, 262_144, 129)
+    assert cost(decode) * 1000 == pytest.approx(decode_ms, rel=0.08)
+    assert cost(prefill) * 1000 == pytest.approx(prefill_ms, rel=0.06)
+    assert cost(mixed) * 1000 == pytest.approx(mixed_ms, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bytes_per_s", "flops"),
+    [("h100", 3.35e12, 989e12), ("h200", 4.8e12, 989e12), ("a100", 2.039e12, 312e12)],
+)
+@pytest.mark.parametrize(
+    ("model", "layers", "hidden"), [("llama-3.1-8b", 32, 4096), ("llama-3.1-70b", 80, 8192)]
+)
+def test_no_profile_is_faster_than_the_data_sheet_of_its_gpu(
+    gpu: str, bytes_per_s: float, flops: float, model: str, layers: int, hidden: int
+) -> None:
+    (name,) = [name for name in profile_names() if name.startswith(f"{gpu}-{model}")]
+    profile = load_profile(name)
+    cost, memory = profile.cost, profile.kv_memory
+    # Weights are read once, KV once a step; 2 bytes of a weight are 2 operations a token. A pair
+    # of tokens is a product with its key and one with its value.
+    assert cost.base_s + cost.weights_s > memory.weights_bytes / bytes_per_s
+    assert cost.decode_context_token_s > memory.bytes_per_token / bytes_per_s
+    assert cost.token_s > memory.weights_bytes / flops
+    assert cost.attention_pair_s > 4 * layers * hidden / profile.tp / flops
+
+
+@pytest.mark.parametrize(
+    ("name", "usable", "weights", "bytes_per_token", "tokens"),
+    [
+        # Of each GPU 0.9 * 80 GiB = 77,309,411,328 bytes, or 0.9 * 141 GiB = 136,257,837,465.
+        # 8B: 2 bytes * 8,030,261,248 parameters; 2 * 32 layers * 8 heads * 128 * 2 bytes.
+        ("h100-llama-3.1-8b", 77_309_411_328, 16_060_522_496, 131_072, 438_608),
+        ("a100-llama-3.1-8b", 77_309_411_328, 16_060_522_496, 131_072, 438_608),
+        ("h200-llama-3.1-8b", 136_257_837_465, 16_060_522_496, 131_072, 888_352),
+        # 70B: 2 bytes * 70,553,706,496 parameters = 141,107,412,992; 327,680 bytes a token.
+        # Four GPUs hold a quarter each, two a half.
+        ("h100-llama-3.1-70b-tp4", 77_309_411_328, 35_276_853_248, 81_920, 467_216),
+        ("a100-llama-3.1-70b-tp4", 77_309_411_328, 35_276_853_248, 81_920, 467_216),
+        ("h200-llama-3.1-70b-tp2", 136_257_837_465, 70_553_706_496, 163_840, 378_080),
+    ],
+)
+def test_kv_tokens_are_what_the_memory_of_one_gpu_holds_beside_its_share_of_the_model(
+    name: str, usable: int, weights: int, bytes_per_token: int, tokens: int
+) -> None:
+    profile = load_profile(name)
+    memory = profile.kv_memory
+    assert int(memory.device_bytes * 0.9) == usable
+    assert (memory.usable_frac, memory.weights_bytes) == (0.9, weights)
+    assert (memory.reserved_bytes, memory.bytes_per_token) == (3_758_096_384, bytes_per_token)
+    blocks = (usable - weights - 3_758_096_384) // (bytes_per_token * 16)
+    assert profile.kv_tokens == blocks * 16 == tokens
 
 
 def test_the_h100_profile_gives_what_its_formula_gives_by_hand(h100: Profile) -> None:
@@ -75,30 +187,50 @@ def test_the_h100_profile_gives_what_its_formula_gives_by_hand(h100: Profile) ->
     ) == pytest.approx(prompt_s, rel=1e-4)
 
 
-def test_the_h100_profile_is_near_rows_of_its_grid(h100: Profile) -> None:
-    decode = StepShape(decodes=64, decode_context=64 * 1024, sequences=64)
-    prefill = StepShape(prefill_tokens=2048, attention=2048**2 / 2, sequences=1)
-    assert h100.cost(decode) == pytest.approx(0.01035, rel=h100.fit.overall.worst)
-    assert h100.cost(prefill) == pytest.approx(0.04351, rel=h100.fit.overall.worst)
-
-
-def test_limits_inside_the_envelope_pass(h100: Profile) -> None:
-    h100.check_limits(Asked(max_num_seqs=256, max_num_batched_tokens=8192))
-
-
-def test_limits_outside_the_envelope_are_refused_with_both_figures(h100: Profile) -> None:
+@every_profile
+def test_limits_inside_the_envelope_pass_and_others_are_refused_with_both_figures(
+    name: str,
+) -> None:
+    profile = load_profile(name)
+    profile.check_limits(Asked(max_num_seqs=256, max_num_batched_tokens=8192))
     with pytest.raises(ConfigError) as e:
-        h100.check_limits(Asked(max_num_seqs=257, max_num_batched_tokens=16_384))
+        profile.check_limits(Asked(max_num_seqs=257, max_num_batched_tokens=8193))
+    assert f"profile {name!r} says nothing about such steps" in str(e.value)
     assert "max_num_seqs is 257, measured up to 256" in str(e.value)
-    assert "max_num_batched_tokens is 16,384, measured up to 8,192" in str(e.value)
+    assert "max_num_batched_tokens is 8,193, measured up to 8,192" in str(e.value)
 
 
-def test_contexts_past_those_measured_are_extended_and_end_at_131072(h100: Profile) -> None:
-    assert not h100.is_extended(24_576)
-    assert h100.is_extended(24_577)
-    assert h100.is_extended(131_072)
+@every_profile
+def test_contexts_past_those_measured_are_extended_and_end_at_131072(name: str) -> None:
+    # Prompts were measured to 8,192 cached and 16,384 new tokens, decodes to 32,768.
+    profile = load_profile(name)
+    assert profile.envelope.decode_context_tokens == 32_768
+    assert not profile.is_extended(24_576)
+    assert profile.is_extended(24_577)
+    assert profile.is_extended(131_072)
     with pytest.raises(ConfigError, match=r"131,073 tokens.*131,072"):
-        h100.is_extended(131_073)
+        profile.is_extended(131_073)
+
+
+@every_profile
+def test_the_page_of_profiles_says_what_the_profile_does(name: str) -> None:
+    profile = load_profile(name)
+    fit, bias = profile.fit, [part.bias for part in profile.fit.by_kind.values()]
+    cells = [
+        f"`{name}`",
+        str(profile.tp),
+        profile.origin.engine.replace("vllm", "vLLM"),
+        f"{fit.overall.median:.1%}",
+        f"{fit.overall.p95:.1%}",
+        f"{fit.overall.worst:.1%}",
+        f"{fit.held_out.median:.1%}",
+        f"{fit.held_out.p95:.1%}",
+        f"{fit.held_out.worst:.1%}",
+        " / ".join(f"{part:+.1%}" for part in bias),
+        f"{profile.kv_tokens:,}",
+    ]
+    page = (ROOT / "docs/profiles.md").read_text()
+    assert f"| {' | '.join(cells)} |" in page.splitlines()
 
 
 def test_an_unknown_name_gets_the_nearest_one_and_the_list() -> None:

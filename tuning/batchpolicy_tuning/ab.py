@@ -118,11 +118,13 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
     WorkloadError
         When a request cannot fit into the limits, or no load can be set.
     ConfigError
-        When a request is longer than the profile can time.
+        When the limits let a step leave the profile's envelope, or a request is
+        longer than it can time.
     RunFailed
         When a run ends with an error of its own.
     """
     started = time.perf_counter()
+    plan.profile.check_limits(plan.limits)
     progress.stage("reading the workload", plan.pairs)
     drawn: list[Workload] = []
     for k in range(plan.pairs):

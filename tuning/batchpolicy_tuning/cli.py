@@ -81,7 +81,9 @@ def compare(
         int | None, typer.Option(min=1, help="Tokens that the KV cache holds; else the profile's.")
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens of a KV block.")] = 16,
-    prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = False,
+    prefix_cache: Annotated[
+        bool, typer.Option(help="Reuse the KV of equal prefixes, as vLLM does by default.")
+    ] = True,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one per core, up to 8.")
     ] = None,
@@ -170,6 +172,8 @@ def show(results: ab.Results, console: Console) -> None:
                 indent = len(line.text) - len(line.text.lstrip())
                 text = Text(line.text.strip(), style=_STYLES[line.mood])
                 console.print(Padding(text, (0, 0, 0, indent)))
+        for warning in table.warnings(results, at):
+            console.print(Text(warning, style="bold red"))
     console.print()
     for note in notes(results):
         console.print(Text(note, style="dim"))

@@ -67,7 +67,8 @@ def in_unit(value: float, metric: Metric) -> str:
         return "no end"
     match metric.unit:
         case "seconds":
-            return format_seconds(value) if value else "0 s"
+            # Rounded before it chooses its unit: 0.9999996 ms is 1 ms.
+            return format_seconds(float(f"{value:.3g}")) if value else "0 s"
         case "share":
             return f"{100.0 * value:.1f}%"
         case "index":

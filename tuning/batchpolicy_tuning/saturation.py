@@ -57,7 +57,16 @@ def backlog(replications: Sequence[Workload], seats: int) -> Workload:
         if sum(len(part.requests) for part in joined) >= SEATS_FILLED * seats:
             break
     requests = (
-        replace(r, id=f"{i}/{r.id}", arrival_s=0.0, deadline_s=math.inf, cancel_at_s=math.inf)
+        replace(
+            r,
+            id=f"{i}/{r.id}",
+            # Replications name their sessions alike, and share no conversation.
+            session=f"{i}/{r.session}" if r.session else "",
+            arrival_s=0.0,
+            deadline_s=math.inf,
+            cancel_at_s=math.inf,
+            queue_ttl_s=math.inf,
+        )
         for i, part in enumerate(joined)
         for r in part.requests
     )

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from batchpolicy_tuning.ab import AtLoad, Results
 from batchpolicy_tuning.metrics import Metric
-from batchpolicy_tuning.report import ALL, amount, changes, in_unit, scope_name
+from batchpolicy_tuning.report import amount, changes, in_unit, scope_name
 from batchpolicy_tuning.statistics import CONFIDENCE, Comparison, Verdict
 
 LABEL_WIDTH = 16
@@ -54,8 +54,8 @@ def title(results: Results, at: AtLoad) -> str:
 def legend(results: Results) -> str:
     """How to read the tables."""
     return (
-        f"Means over replications. Gain against {results.plan.arms[0].label}, positive is better, "
-        f"with its {CONFIDENCE:.0%} interval; without a word behind it not shown."
+        f"Means over replications; gain against {results.plan.arms[0].label}, positive is better, "
+        f"{CONFIDENCE:.0%} interval; no verdict: not shown."
     )
 
 
@@ -71,35 +71,38 @@ def sheets(results: Results, at: AtLoad, width: int) -> list[Sheet]:
 def summary(results: Results, at: AtLoad, arm: int) -> list[Cell]:
     """Who gains and who pays under a policy, a line for each class and direction."""
     label, baseline = results.plan.arms[arm].label, results.plan.arms[0].label
-    lines = [Cell(f"{label} against {baseline}", "bold")]
+    lines = [Cell(f"{label} against {baseline}: who gains, who pays", "bold")]
     if not at.queued(arm):
         return [*lines, Cell("  nothing to schedule: no request ever waited at this load", "dim")]
     found = changes(results, at, arm)
+    moods: dict[Verdict, Mood] = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}
     for scope in map(scope_name, results.scopes()):
         of_scope = [change for change in found if change.scope == scope]
-        for verdict, verb in ((Verdict.BETTER, "gains"), (Verdict.WORSE, "pays")):
+        for verdict, mood in moods.items():
             told = [str(change) for change in of_scope if change.comparison.verdict == verdict]
             if told:
-                verb = verb if scope != ALL else {"gains": "gain", "pays": "pay"}[verb]
-                mood: Mood = "better" if verdict == Verdict.BETTER else "worse"
-                lines.append(Cell(f"  {scope} {verb}: {', '.join(told)}", mood))
+                lines.append(Cell(f"  {verdict} for {scope}: {', '.join(told)}", mood))
         if not of_scope:
-            lines.append(Cell(f"  {scope}: no difference shown", "dim"))
-    return lines + [Cell(f"  {text}", "worse") for text in _warnings(at, arm)]
+            lines.append(Cell(f"  no difference shown for {scope}", "dim"))
+    return lines
 
 
-def _warnings(at: AtLoad, arm: int) -> list[str]:
-    """What went wrong inside the policy without ending the run."""
-    totals: dict[str, int] = {}
-    for run in at.runs[arm]:
-        for name, count in run.counters.items():
-            if "fallback" in name:
-                totals[name] = totals.get(name, 0) + count
-    return [
-        f"warning: {name} {count:,} times; the policy failed there and arrival order took over"
-        for name, count in totals.items()
-        if count
-    ]
+def warnings(results: Results, at: AtLoad) -> list[str]:
+    """Policies that failed inside runs which went on without them."""
+    found: list[str] = []
+    for arm, runs in zip(results.plan.arms, at.runs, strict=True):
+        faults = sum(
+            count
+            for run in runs
+            for name, count in run.counters.items()
+            if name.endswith("_faults")
+        )
+        if faults:
+            found.append(
+                f"warning: {arm.label} failed {faults:,} times; requests were then served in "
+                "order of arrival, and its figures show that"
+            )
+    return found
 
 
 def _sheet(results: Results, at: AtLoad, others: Sequence[int]) -> Sheet:

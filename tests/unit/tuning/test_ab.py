@@ -12,7 +12,7 @@ from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.profiles import load_profile
 from batchpolicy.workload import Workload, WorkloadRequest
-from batchpolicy_tuning import report, table
+from batchpolicy_tuning import cli, report, table
 from batchpolicy_tuning.ab import Plan, Results, check_fit, run_comparison
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.metrics import METRICS, Metric
@@ -22,6 +22,7 @@ from tests.support.serial_engine import (
     LIMITS,
     DyingEngine,
     FailingEngine,
+    FaultyEngine,
     SerialEngine,
     request,
 )
@@ -106,12 +107,12 @@ def test_what_one_class_gains_another_pays() -> None:
 def test_losers_are_told_beside_winners() -> None:
     found = _compared()
     lines = [cell.text for cell in table.summary(found, found.loads[0], 1)]
-    assert lines[0] == "priority against fcfs"
-    assert lines[1].startswith("  chat gains: TTFT p50 62% lower (1.6 s to 600 ms), ")
+    assert lines[0] == "priority against fcfs: who gains, who pays"
+    assert lines[1].startswith("  better for chat: TTFT p50 62% lower (1.6 s to 600 ms), ")
     assert lines[1].endswith("targets met 100.0 points higher (0.0% to 100.0%)")
-    assert lines[2].startswith("  batch pays: TTFT p50 3.3% higher (1.5 s to 1.55 s), ")
+    assert lines[2].startswith("  worse for batch: TTFT p50 3.3% higher (1.5 s to 1.55 s), ")
     assert "longest wait 10% higher (1 s to 1.1 s)" in lines[2]
-    assert lines[3] == "  all requests: no difference shown"
+    assert lines[3] == "  no difference shown for all requests"
 
 
 def test_the_table_has_a_section_for_each_class_and_one_for_all() -> None:
@@ -173,6 +174,12 @@ def test_an_error_inside_a_run_names_the_run(processes: int) -> None:
     assert str(caught.value).endswith("no seats")
 
 
+def test_a_policy_that_fell_back_is_told_beside_its_figures() -> None:
+    found = _compared(engine=FaultyEngine)
+    (warning,) = table.warnings(found, found.loads[0])
+    assert warning.startswith("warning: priority failed 20 times;")
+
+
 def test_a_process_that_dies_is_reported() -> None:
     with pytest.raises(RunFailed, match="a process of the comparison died"):
         _compared(engine=DyingEngine, processes=2)
@@ -210,6 +217,31 @@ def test_the_document_carries_what_is_shown_and_what_it_came_from(tmp_path: Path
     assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
 
 
+@pytest.mark.parametrize(("prompt_tokens", "extended"), [(24_575, False), (24_576, True)])
+def test_a_request_past_the_measured_contexts_marks_every_report(
+    prompt_tokens: int, extended: bool
+) -> None:
+    plan = replace(
+        _compared().plan,
+        source=Same((request("a", 0.0, 100), request("long", 9.0, prompt_tokens))),
+        limits=replace(LIMITS, kv_blocks=2000),
+    )
+    found = run_comparison(plan, Silent())
+    assert found.extended is extended
+    assert report.document(found)["profile_extended"] is extended
+    marked = [note for note in cli.notes(found) if "extended: some contexts" in note]
+    assert len(marked) == extended
+
+
+def test_limits_that_leave_the_profile_are_refused_before_anything_runs() -> None:
+    plan = _compared().plan
+    for wrong in ({"max_num_seqs": 257}, {"max_num_batched_tokens": 8193}):
+        with pytest.raises(ConfigError, match="measured up to"):
+            run_comparison(
+                replace(plan, make_engine=FailingEngine, limits=replace(LIMITS, **wrong)), Silent()
+            )
+
+
 def test_what_has_no_value_is_null(tmp_path: Path) -> None:
     apart = Same((request("a", 0.0, 100), request("b", 9.0, 100)))
     path = tmp_path / "out.json"
@@ -242,6 +274,7 @@ def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     [
         (0.0123, "seconds", "12.3 ms"),
         (0.0, "seconds", "0 s"),
+        (0.0009999996, "seconds", "1 ms"),
         (math.inf, "seconds", "no end"),
         (math.nan, "share", "-"),
         (0.4567, "share", "45.7%"),

@@ -37,8 +37,8 @@ def test_the_command_prints_a_table_and_who_pays(
     lines = told.out.splitlines()
     assert "chat-and-batch at load 0.9" in told.out
     assert "chat (60% of requests)" in told.out
-    assert any(line.strip().startswith("chat gains: TTFT p50") for line in lines)
-    assert any(line.strip().startswith("batch pays: TTFT") for line in lines)
+    assert any(line.strip().startswith("better for chat: TTFT p50") for line in lines)
+    assert any(line.strip().startswith("worse for batch: TTFT") for line in lines)
     assert max(map(len, lines)) <= 120
     assert "load 0.9: 2 policies x 8 replications: 16 of 16 (100%)" in told.err
     assert json.loads(path.read_text())["kind"] == "Comparison"

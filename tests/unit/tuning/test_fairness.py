@@ -2,56 +2,72 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from batchpolicy.engine import Run
-from batchpolicy.workload import Workload, WorkloadRequest
+from batchpolicy.workload import Workload
 from batchpolicy_tuning.fairness import tenant_fairness
 from tests.support.serial_engine import LIMITS, NoCost, SerialEngine, request
 
 
-def _served(*requests: WorkloadRequest) -> Run:
-    return SerialEngine().replay(Workload("w", requests), None, LIMITS, NoCost())
-
-
-def _block(tenant: str, i: int, arrival_s: float, **more: object) -> WorkloadRequest:
-    # 5 s of service, all of it prompt but for the last millisecond.
-    return request(f"{tenant}{i}", arrival_s, 5000, tenant=tenant, **more)
-
-
-def test_tenants_that_take_turns_are_served_evenly() -> None:
-    # In the only window, 0 to 10 s, each gets one of its two blocks.
-    run = _served(*(_block(t, i, 0.0) for i in range(2) for t in "ab"), _block("a", 9, 10.0))
-    assert tenant_fairness(run) == pytest.approx(1.0, abs=1e-3)
-
-
-def test_a_tenant_kept_waiting_by_a_flood_lowers_the_index() -> None:
-    # a has the first 10 s for itself; b asks for as much and gets nothing: (1 + 0)^2 / 2.
-    run = _served(
-        _block("a", 0, 0.0), _block("a", 1, 0.0), _block("b", 0, 0.0), _block("a", 2, 10.0)
+def _ran(*requests: tuple[str, float, float], weights: dict[str, float] | None = None) -> Run:
+    """A run in which each request, of 98 + 2 * 1 tokens, is a tenant, an arrival and a start."""
+    workload = Workload(
+        "w",
+        tuple(
+            request(f"r{i}", arrival_s, 98, tenant=tenant, weight=(weights or {}).get(tenant, 1.0))
+            for i, (tenant, arrival_s, _) in enumerate(requests)
+        ),
     )
-    assert tenant_fairness(run) == pytest.approx(0.5, abs=1e-3)
+    run = SerialEngine().replay(workload, None, LIMITS, NoCost())
+    run.first_scheduled_s[:] = np.array([start_s for _, _, start_s in requests])
+    return run
 
 
-def test_who_gets_all_it_asks_for_is_satisfied_however_little_that_is() -> None:
-    small = request("b0", 0.0, 1, tenant="b")
-    run = _served(small, _block("a", 0, 0.0), _block("a", 1, 0.0), _block("a", 2, 10.0))
-    assert tenant_fairness(run) == pytest.approx(1.0, abs=1e-3)
+def test_tenants_that_get_all_they_ask_for_are_served_evenly_however_little_it_is() -> None:
+    flood = [("a", 0.0, 0.1 * i) for i in range(5)]
+    assert tenant_fairness(_ran(*flood, ("b", 0.2, 0.3))) == 1.0
+
+
+def test_who_waits_while_another_gets_more_lowers_the_index() -> None:
+    # One window that counts, 0 to 1 s: a gets 2, b and c get none of the one they ask for.
+    run = _ran(("a", 0.0, 0.1), ("a", 0.0, 0.2), ("b", 0.0, 1.5), ("c", 0.0, 1.5), ("a", 1.0, 1.2))
+    assert tenant_fairness(run) == pytest.approx(1.0**2 / (3 * 1.0))
+
+
+def test_a_part_of_what_one_asks_for_counts_as_that_part() -> None:
+    # a gets 2 of 2, b 1 of 2: x is 1 and 1/2, the index 1.5^2 / (2 * 1.25).
+    run = _ran(*(("a", 0.0, 0.1),) * 2, ("b", 0.0, 0.1), ("b", 0.0, 1.5), ("a", 1.0, 1.2))
+    assert tenant_fairness(run) == pytest.approx(2.25 / 2.5)
+
+
+def test_a_flood_that_gets_as_much_as_anyone_is_served_evenly() -> None:
+    # a asks for 5 and gets 1, as b does.
+    run = _ran(("a", 0.0, 0.1), *(("a", 0.0, 1.5),) * 4, ("b", 0.0, 0.2), ("b", 1.0, 1.2))
+    assert tenant_fairness(run) == 1.0
+
+
+def test_windows_are_averaged() -> None:
+    # 0 to 1 s: a gets 1 and b none: 1/2. From 1 s: b gets 1 and a, with none left, does not ask
+    # until it arrives and starts at 1.5: both get all.
+    run = _ran(("a", 0.0, 0.1), ("b", 0.0, 1.1), ("a", 1.4, 1.5))
+    assert tenant_fairness(run) == pytest.approx((0.5 + 1.0) / 2)
 
 
 def test_service_is_counted_by_weight() -> None:
-    # a, of weight 2, gets two blocks where b gets one.
-    blocks = [_block("a", 0, 0.0), _block("b", 0, 0.0), _block("a", 1, 0.0), _block("b", 1, 0.0)]
-    last = _block("b", 9, 15.0)
-    assert tenant_fairness(_served(*blocks, last)) < 0.95
-    weighted = [
-        request(r.id, r.arrival_s, 5000, tenant=r.tenant, weight=2.0 if r.tenant == "a" else 1.0)
-        for r in (*blocks, last)
-    ]
-    assert tenant_fairness(_served(*weighted)) == pytest.approx(1.0, abs=1e-3)
+    # a gets two of three where b gets one of two: even when a weighs twice as much.
+    requests = [*(("a", 0.0, 0.1),) * 2, ("a", 0.0, 1.1), ("b", 0.0, 0.1), ("b", 0.0, 1.1)]
+    requests.append(("b", 1.0, 1.2))
+    assert tenant_fairness(_ran(*requests)) == pytest.approx(1.5**2 / (2 * 1.25))
+    assert tenant_fairness(_ran(*requests, weights={"a": 2.0})) == 1.0
 
 
 def test_without_competitors_there_is_no_index() -> None:
-    assert math.isnan(tenant_fairness(_served(_block("a", 0, 0.0), _block("a", 1, 9.0))))
-    apart = _served(_block("a", 0, 0.0), _block("b", 0, 20.0))
-    assert math.isnan(tenant_fairness(apart))
+    assert math.isnan(tenant_fairness(_ran(("a", 0.0, 0.0), ("a", 1.0, 1.0))))
+    assert math.isnan(tenant_fairness(_ran(("a", 0.0, 0.0), ("b", 5.0, 5.0))))
+
+
+def test_who_never_starts_keeps_asking() -> None:
+    run = _ran(("a", 0.0, 0.1), ("b", 0.0, math.nan), ("a", 1.5, 1.6))
+    assert tenant_fairness(run) == pytest.approx(0.5)

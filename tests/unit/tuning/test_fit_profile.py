@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.profiles import load_profile
+from batchpolicy.profiles import load_profile, profile_names
 from batchpolicy.step_cost import FormulaCost, StepShape
 from batchpolicy_tuning.fit_profile import fit_cost, fit_profile, main
 from batchpolicy_tuning.step_grid import Grid, Row, monotone, read_grid
@@ -51,10 +51,31 @@ def write_grid(file: Path, rows: list[Row]) -> Path:
     return file
 
 
-def test_a_fit_to_the_formula_itself_finds_its_coefficients() -> None:
-    rows = grid_rows()
+@pytest.mark.parametrize("base_s", [0.0, 4e-3])
+def test_a_fit_to_the_formula_itself_finds_its_coefficients(base_s: float) -> None:
+    true = TRUE.model_copy(update={"base_s": base_s})
+    rows = grid_rows(true)
     cost = fit_cost(rows, np.array([row.latency_s for row in rows]))
-    assert cost.model_dump() == pytest.approx(TRUE.model_dump(), rel=1e-3)
+    assert cost.model_dump() == pytest.approx(true.model_dump(), rel=1e-3)
+
+
+def test_a_coefficient_that_the_rows_speak_against_is_0_and_no_small_number() -> None:
+    # A negative price per sequence would fit best.
+    rows = [
+        row._replace(latency_s=row.latency_s - 5e-6 * row.shape.sequences) for row in grid_rows()
+    ]
+    cost = fit_cost(rows, np.array([row.latency_s for row in rows]))
+    assert cost.sequence_s == 0.0
+
+
+def test_the_bias_of_a_fit_keeps_its_sign_and_the_worst_row_is_named() -> None:
+    rows = grid_rows()
+    rows[-1] = rows[-1]._replace(latency_s=rows[-1].latency_s * 1.2)
+    grid = Grid(tuple(rows), "vllm 1.2.3", "made up", "Apache-2.0", "0" * 64)
+    profile = fit_profile(grid, name="mine", system="h100_sxm", model=LLAMA, tp=1)
+    assert profile.fit.by_kind["mixed"].bias < 0 < profile.fit.by_kind["mixed"].worst
+    assert "Farthest from its row, by -" in profile.origin.notes
+    assert "4,096 new tokens, 32 decodes at 2,048 tokens." in profile.origin.notes
 
 
 def test_the_held_out_error_of_such_a_grid_is_nothing_and_its_envelope_its_corners() -> None:
@@ -122,7 +143,7 @@ def test_a_combination_that_is_not_in_the_grid_is_refused_and_nothing_written(
 ) -> None:
     grid = write_grid(tmp_path / "grid.csv.gz", grid_rows())
     out = tmp_path / "mine.json"
-    args = [str(grid), "--system", "h200_sxm", "--model", LLAMA, "--out", str(out)]
+    args = [str(grid), "--system", "h300_sxm", "--model", LLAMA, "--out", str(out)]
     assert main(args) == 2
     assert f"Nearest: h100_sxm {LLAMA} 1 vllm" in capsys.readouterr().err
     assert not out.exists()
@@ -155,14 +176,24 @@ def test_a_file_that_is_no_grid_is_refused(content: str | None, said: str, tmp_p
 
 @pytest.mark.shared
 @pytest.mark.skipif(not SHARED.exists(), reason="the step grid is not beside the checkout")
-def test_the_shipped_profile_is_what_the_grid_gives() -> None:
-    shipped = load_profile("h100-llama-3.1-8b")
-    grid = read_grid(SHARED, "h100_sxm", LLAMA, 1, "vllm")
+@pytest.mark.parametrize("name", profile_names())
+def test_a_shipped_profile_is_what_the_grid_gives(name: str) -> None:
+    shipped = load_profile(name)
+    system, engine = f"{name.split('-')[0]}_sxm", shipped.origin.engine.split()[0]
+    grid = read_grid(SHARED, system, shipped.model, shipped.tp, engine)
     again = fit_profile(
-        grid, name=shipped.name, system="h100_sxm", model=LLAMA, tp=1, day=shipped.origin.date
+        grid,
+        name=name,
+        system=system,
+        model=shipped.model,
+        tp=shipped.tp,
+        day=shipped.origin.date,
     )
     assert again.cost.model_dump() == pytest.approx(shipped.cost.model_dump(), rel=1e-3)
-    assert again.fit.overall.median == pytest.approx(shipped.fit.overall.median, abs=1e-3)
-    assert again.fit.held_out.p95 == pytest.approx(shipped.fit.held_out.p95, abs=1e-3)
-    for part in ("kv_tokens", "kv_memory", "envelope", "origin"):
+    for part in ("overall", "held_out"):
+        told, found = (getattr(p.fit, part).model_dump() for p in (shipped, again))
+        assert found == pytest.approx(told, abs=1e-3)
+    for part in ("hardware", "kv_tokens", "kv_memory", "envelope", "origin"):
         assert getattr(again, part) == getattr(shipped, part)
+    # What the KV cache holds, decodes were measured to read in one step.
+    assert shipped.kv_tokens <= max(row.shape.decode_context for row in grid.rows)

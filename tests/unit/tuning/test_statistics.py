@@ -50,6 +50,11 @@ def test_equal_arms_show_nothing_and_a_constant_gain_is_shown() -> None:
     assert (constant.verdict, constant.low, constant.high) == (Verdict.BETTER, 1.0, 1.0)
 
 
+def test_last_digits_are_no_gain() -> None:
+    found = compare([0.1 + 0.2] * 10, [0.3] * 10)
+    assert (found.verdict, found.improvement) == (Verdict.NOT_SHOWN, 0.0)
+
+
 def test_pairs_in_which_an_arm_has_no_value_are_left_out() -> None:
     baseline = [2.0] * 9 + [math.nan]
     found = compare(baseline, [1.0, 1.1] * 5)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     Discriminator,
     Field,
     PositiveFloat,
     PositiveInt,
     Tag,
-    field_validator,
     model_validator,
 )
 
@@ -28,6 +28,12 @@ from batchpolicy.workload import Workload, WorkloadRequest
 _SHOWN_FAULTS = 10
 
 
+def _some_tenant(given: dict[str, float] | int) -> dict[str, float] | int:
+    if not given:
+        raise ValueError("expected at least one tenant")
+    return given
+
+
 def _kind_of(given: object) -> str:
     return "shares" if isinstance(given, dict) else "count"
 
@@ -36,8 +42,8 @@ def _kind_of(given: object) -> str:
 Tenants = Annotated[
     Annotated[dict[str, PositiveFloat], Tag("shares")] | Annotated[PositiveInt, Tag("count")],
     Discriminator(_kind_of),
+    AfterValidator(_some_tenant),
 ]
-
 
 Target = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
@@ -50,24 +56,19 @@ class RequestClass(Component):
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     """Lower is more urgent."""
     tenants: Tenants = 1
-    """Shares by tenant, or a number of tenants with equal shares."""
+    """Shares by tenant, or a number of tenants with equal shares; for requests without one."""
     ttft_slo_s: Target = math.inf
     """Target for the first token; inf for none."""
     tpot_slo_s: Target = math.inf
     """Target for the mean time of each further token; inf for none."""
+    of_tenants: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Only requests of these tenants of the trace are of the class; without any, all."""
     min_prompt_tokens: PositiveInt = 1
     """Shorter prompts are never of this class."""
     max_prompt_tokens: PositiveInt | None = None
     """Longer prompts are never of this class."""
     max_tokens: PositiveInt | None = None
     """Ceiling that its clients set; without one the trace's. Longer outputs raise it."""
-
-    @field_validator("tenants")
-    @classmethod
-    def _some_tenant(cls, given: dict[str, float] | int) -> dict[str, float] | int:
-        if not given:
-            raise ValueError("expected at least one tenant")
-        return given
 
     @model_validator(mode="after")
     def _lengths_in_order(self) -> Self:
@@ -78,20 +79,14 @@ class RequestClass(Component):
             )
         return self
 
-    def takes(self, prompt_tokens: int) -> bool:
-        """Whether a prompt of this length can be of the class."""
+    def takes(self, r: WorkloadRequest) -> bool:
+        """Whether a request of this length and tenant can be of the class."""
         longest = self.max_prompt_tokens
-        return self.min_prompt_tokens <= prompt_tokens and (
-            longest is None or prompt_tokens <= longest
+        return (
+            self.min_prompt_tokens <= r.prompt_tokens
+            and (longest is None or r.prompt_tokens <= longest)
+            and (not self.of_tenants or r.tenant in self.of_tenants)
         )
-
-    def tenant_shares(self, name: str) -> dict[str, float]:
-        """Share of each tenant; those without a name are called after the class."""
-        if isinstance(self.tenants, dict):
-            return self.tenants
-        if self.tenants == 1:
-            return {name: 1.0}
-        return {f"{name}-{i + 1}": 1.0 for i in range(self.tenants)}
 
 
 class _File(Component):
@@ -112,42 +107,53 @@ class Classes:
     def laid_over(self, workload: Workload, seed: int) -> Workload:
         """The workload with class, tenant, priority and targets for each request.
 
-        Arrivals and lengths stay. A request's class and tenant depend on its id
-        and ``seed`` alone, so that they are the same in whatever slice it comes.
+        Arrivals and lengths stay, and so does a tenant that the trace names itself.
+        A request's class and tenant depend on its id and ``seed`` alone, so that they
+        are the same in whatever slice it comes.
 
         Raises
         ------
         WorkloadError
-            When no class takes the length of some prompt.
+            When no class takes some request.
         """
         homeless = [
             f"request {r.id!r}: no class takes a prompt of {r.prompt_tokens} tokens"
+            + (f" from tenant {r.tenant!r}" if r.tenant else "")
             for r in workload.requests
-            if not any(kind.takes(r.prompt_tokens) for kind in self.classes.values())
+            if not any(kind.takes(r) for kind in self.classes.values())
         ]
         if homeless:
             more = len(homeless) - _SHOWN_FAULTS
             shown = homeless[:_SHOWN_FAULTS] + ([f"... and {more} more"] if more > 0 else [])
             raise WorkloadError(
-                f"{self.path} does not cover {workload.name}; widen the lengths of a class:\n"
+                f"{self.path} does not cover {workload.name}; widen a class:\n"
                 + "\n".join(f"  {fault}" for fault in shown)
             )
         return Workload(workload.name, tuple(self._placed(r, seed) for r in workload.requests))
 
     def _placed(self, r: WorkloadRequest, seed: int) -> WorkloadRequest:
-        fits = [(name, c) for name, c in self.classes.items() if c.takes(r.prompt_tokens)]
+        fits = [(name, c) for name, c in self.classes.items() if c.takes(r)]
         name, kind = fits[_pick((c.share for _, c in fits), f"{seed} class {r.id}")]
-        tenants = kind.tenant_shares(name)
-        tenant = list(tenants)[_pick(tenants.values(), f"{seed} tenant {r.id}")]
+        tenants = tenant_shares(kind.tenants, name)
+        drawn = list(tenants)[_pick(tenants.values(), f"{seed} tenant {r.id}")]
         return replace(
             r,
             request_class=name,
-            tenant=tenant,
+            tenant=r.tenant or drawn,
             priority=kind.priority,
             ttft_slo_s=kind.ttft_slo_s,
             tpot_slo_s=kind.tpot_slo_s,
             max_tokens=max(kind.max_tokens or r.max_tokens, r.output_tokens),
         )
+
+
+def tenant_shares(tenants: dict[str, float] | int, name: str) -> dict[str, float]:
+    """Share of each tenant; those without a name are called after ``name``, their class."""
+    if isinstance(tenants, dict):
+        return tenants
+    if tenants == 1:
+        return {name: 1.0}
+    return {f"{name}-{i + 1}": 1.0 for i in range(tenants)}
 
 
 def read_classes(path: Path) -> Classes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import numpy as np
 
 from batchpolicy.errors import WorkloadError
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.workloads.classes import Classes
+from batchpolicy_tuning.workloads.ticks import spread
 
 
 class WorkloadSource(Protocol):
@@ -48,6 +51,8 @@ class TraceSlices:
     slices: int
     classes: Classes | None = None
     notes: Sequence[str] = field(default=())
+    spread_ticks: bool = False
+    """Requests of one instant arrive over the time to the next one, drawn by the seed."""
 
     def __post_init__(self) -> None:
         n = len(self.trace.requests)
@@ -70,7 +75,15 @@ class TraceSlices:
     def replication(self, k: int, seed: int) -> Workload:
         """The k-th slice, its first arrival at 0, with classes drawn from ``seed``."""
         size = len(self.trace.requests) // self.slices
-        rows = self.trace.requests[k * size : (k + 1) * size]
+        within = slice(k * size, (k + 1) * size)
+        rows = self.trace.requests[within]
+        if self.spread_ticks:
+            ticks_s = np.array([r.arrival_s for r in self.trace.requests])
+            arrivals_s = spread(ticks_s, seed)[within].tolist()
+            rows = tuple(
+                replace(r, arrival_s=arrival_s)
+                for r, arrival_s in zip(rows, arrivals_s, strict=True)
+            )
         part = Workload(self.trace.name, rows).stretched(1.0)
         return part if self.classes is None else self.classes.laid_over(part, seed)
 

@@ -1,0 +1,44 @@
+"""Measurements that are commands: what ``batchpolicy bench NAME`` runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+Progress = Callable[[str], None]
+"""Told what is being measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One figure, beside what it is held against."""
+
+    what: str
+    value: str
+    """With its unit; for a ratio, both sides."""
+    goal: str = ""
+    met: bool | None = None
+    """Whether the goal is reached; None where there is none."""
+    reason: str = ""
+    """Why it is not, or what the reader should know."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """All figures of a bench, in the order in which they are to be read."""
+
+    title: str
+    measurements: Sequence[Measurement]
+    notes: Sequence[str] = ()
+
+
+class Bench(ABC):
+    """Measures something side by side with its baseline in one run."""
+
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:
+        """Measure; ``quick`` to see that it works, with figures that mean little."""
