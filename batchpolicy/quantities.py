@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from itertools import chain
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(
@@ -37,7 +38,9 @@ def format_seconds(seconds: float) -> str:
     """A duration for people, three significant digits: ``12.3 ms``, ``4.56 s``."""
     if not math.isfinite(seconds):
         return "-" if math.isnan(seconds) else "inf"
-    for unit in ("h", "min", "s", "ms", "us"):
-        if abs(seconds) >= _SECONDS[unit] * (2 if unit in {"h", "min"} else 1) or unit == "us":
-            return f"{seconds / _SECONDS[unit]:.3g} {unit}"
-    raise AssertionError("unreachable")
+    # Rounded first, so that a hair under a millisecond is not a thousand microseconds.
+    shown = float(f"{seconds:.3g}")
+    fits = (u for u in ("h", "min") if abs(shown) >= 2 * _SECONDS[u])
+    fits = chain(fits, (u for u in ("s", "ms") if abs(shown) >= _SECONDS[u]))
+    unit = next(fits, "us")
+    return f"{shown / _SECONDS[unit]:.3g} {unit}"

@@ -141,7 +141,7 @@ class Loop:
                 books.token(place, count, now_s)
             if ended:
                 books.end(place, Status.FINISHED, now_s)
-        # The engine admits nobody in a step that preempts, and may be left with nothing to compute.
+        # The engine admits nobody in a step that preempts, so there may be nothing to compute.
         return bool(tokens or preempted)
 
     def _shape(self, tokens: dict[str, int]) -> StepShape:
@@ -159,10 +159,11 @@ class Loop:
                 prefill += n
                 context += before
                 attention += n * (before + n / 2)
-                if request.is_prefill_chunk:
-                    self._mid_prefill[request_id] = before + n
-                else:
-                    self._mid_prefill.pop(request_id, None)
+            if request.is_prefill_chunk:
+                self._mid_prefill[request_id] = before + n
+            elif self._mid_prefill:
+                # Recomputation may end with a chunk of one token, which looks like a decode.
+                self._mid_prefill.pop(request_id, None)
             if request_id in reached:
                 again = min(reached[request_id], before + n) - before
                 if again > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -11,6 +12,11 @@ from batchpolicy.engine import Engine, EngineLimits, Observer, Run
 from batchpolicy.errors import WorkloadError
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
+
+# Before vLLM is imported: its start-up lines would drown the report. A server never comes here.
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
 from batchpolicy_vllm import seams
 from batchpolicy_vllm.books import Books
 from batchpolicy_vllm.loop import Clock, Loop

@@ -23,6 +23,8 @@ class _InFlight:
     slots: Slots
     seqs: IntArray
     prefill: IntArray
+    next_seq: int
+    """Requests from this one on came later and have no part in it."""
 
 
 class Ledger:
@@ -168,7 +170,8 @@ class Ledger:
             # A full budget may have left nothing for the others.
             mid_prefill = self.view(self.running).prefill_tokens > 0
         self.mid_prefill = int(mid_prefill.sum())
-        self._in_flight.append(_InFlight(slots, columns["seq"][slots], prefill))
+        next_seq = self.table.next_seq
+        self._in_flight.append(_InFlight(slots, columns["seq"][slots], prefill, next_seq))
 
     def produced(
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float
@@ -180,6 +183,11 @@ class Ledger:
         pairs = [(known[i], n) for i, n in outputs.items() if n and i in known]
         slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
         counts = np.array([n for _, n in pairs], dtype=np.int64)
+        done = self._in_flight.popleft() if self._in_flight else None
+        if done is not None:
+            # A client may use the id of a request that ended in flight again.
+            old = columns["seq"][slots] < done.next_seq
+            slots, counts = slots[old], counts[old]
         columns["output_tokens"][slots] += counts
         # Tokens in flight of a row that was preempted since then are computed again.
         self._size_waiting(slots[columns["status"][slots] == int(Status.WAITING)])
@@ -190,15 +198,16 @@ class Ledger:
             # Who was preempted since then has nothing computed.
             if request_id in known and known[request_id] in self.running:
                 columns["computed_tokens"][known[request_id]] -= n
-        self._log_work(slots, counts, elapsed_s)
+        self._log_work(done, slots, counts, elapsed_s)
 
     def slots_of(self, ids: Iterable[str]) -> Slots:
         """Slots of known ids, in their order."""
         known = self.table.slots
         return np.array([known[i] for i in ids if i in known], dtype=np.intp)
 
-    def _log_work(self, slots: Slots, output: IntArray, elapsed_s: float) -> None:
-        done = self._in_flight.popleft() if self._in_flight else None
+    def _log_work(
+        self, done: _InFlight | None, slots: Slots, output: IntArray, elapsed_s: float
+    ) -> None:
         if done is None:
             self.events.computed(slots, np.zeros_like(output), output, elapsed_s)
             return

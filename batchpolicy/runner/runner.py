@@ -135,9 +135,7 @@ class PolicyRunner:
         step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
         tier, keep = self._guard.keep(rows, step)
         best = victim_order(rows.priority, tier, keep, rows.seq)[::-1]
-        order: list[int] = best[
-            np.argsort(rows.prefill_tokens[best] > 0, kind="stable")
-        ].tolist()
+        order: list[int] = best[np.argsort(rows.prefill_tokens[best] > 0, kind="stable")].tolist()
         return [known[row] for row in order] + [i for i in ids if i not in self._ledger.table]
 
     def scheduled(

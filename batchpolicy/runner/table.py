@@ -69,7 +69,8 @@ class RequestTable:
         self.slots: dict[str, int] = {}
         self.now_s = 0.0
         self._free = list(range(capacity - 1, -1, -1))
-        self._seq = 0
+        self.next_seq = 0
+        """Submission number of the next request."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -99,8 +100,8 @@ class RequestTable:
         for name, (_, default) in COLUMNS.items():
             columns[name][slot] = values.get(name, default)
         columns["slot"][slot] = slot
-        columns["seq"][slot] = self._seq
-        self._seq += 1
+        columns["seq"][slot] = self.next_seq
+        self.next_seq += 1
         self.ids[slot] = request_id
         self.slots[request_id] = slot
         return slot

@@ -95,12 +95,14 @@ class MiniEngine:
         chunk: int | None = None,
         lag: int = 0,
         watermark: int = 0,
+        tells_watermark: bool = True,
         preempt: Preempt | None = "class",
         strict: bool = True,
     ) -> None:
         self.seats, self.budget, self.blocks = seats, budget, blocks
         self.block_tokens, self.chunk = block_tokens, chunk
         self.lag, self.watermark = lag, watermark
+        self.tells_watermark = tells_watermark
         self.now_s = 0.0
         self.index = 0
         self.coming: list[Job] = []
@@ -142,7 +144,11 @@ class MiniEngine:
         self._enter()
         runner = self.runner
         runner.begin(runner.tick())
-        plan = runner.plan(self.free_blocks() - self.watermark, self.seats - len(self.running))
+        plan = runner.plan(
+            self.free_blocks() - self.watermark,
+            self.seats - len(self.running),
+            kept_blocks=self.watermark if self.tells_watermark else 0,
+        )
         self.check_plan(plan)
         self.plans.append(plan)
         dropped = [self._preempt(self._job(request_id)) for request_id in plan.preempt]

@@ -110,12 +110,9 @@ class Bench:
         **extra: Any,
     ) -> Any:
         """A request joins the queue now; ``extra`` is its ``vllm_xargs``."""
-        # Prompts differ from their first token on, unless the caller gives the tokens.
-        own = (
-            [1000 * (len(self._wanted) + 1) + place for place in range(prompt)]
-            if isinstance(prompt, int)
-            else prompt
-        )
+        if isinstance(prompt, int):
+            # Prompts differ from their first token on, unless the caller gives the tokens.
+            prompt = own_tokens(len(self._wanted), prompt)
         request = seams.Request(
             request_id=request_id,
             prompt_token_ids=prompt,
@@ -187,7 +184,9 @@ class Bench:
         )
 
 
-def play(bench: Bench, workload: Workload, *, columns: bool = False, max_steps: int = 5000) -> None:
+def play(
+    bench: Bench, workload: Workload, *, columns: bool = False, max_steps: int = 5000
+) -> None:
     """Serve a workload to its end; with ``columns``, look at those after each step."""
     arrivals = list(reversed(workload.requests))
     cancels = {r.id: r.cancel_at_s for r in workload.requests if r.cancel_at_s < math.inf}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,10 +97,10 @@ def random_workload(seed: int, *, count: int = 20) -> Workload:
                 max_tokens=rng.choice([output, output + 20, max(output - 3, 1)]),
                 priority=priority,
                 tenant=rng.choice(["", "x", "y"]),
-                ttft_slo_s=0.2 if priority < 0 else 5.0,
+                ttft_slo_s=rng.choice([0.1 if priority < 0 else 5.0, math.inf]),
                 prefix_id=prefix,
                 prefix_tokens=rng.choice([16, 32, 70]) if prefix else 0,
-                cancel_at_s=now_s + rng.uniform(0.0, 1.0) if rng.random() < 0.1 else float("inf"),
+                cancel_at_s=now_s + rng.uniform(0.0, 1.0) if rng.random() < 0.1 else math.inf,
             )
         )
     return Workload(f"random-{seed}", tuple(requests))

@@ -19,12 +19,15 @@ MODEL = "tiny"
 START_S = 240.0
 """Longest that a start may take on a busy machine."""
 
-# Little memory, one thread, nothing sent and nothing fetched.
 _ENVIRONMENT = {
+    # Little memory, one thread, nothing sent and nothing fetched.
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    # The model in the engine's own process: two processes that spin while they wait for
+    # each other starve everything else on a machine of two cores.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 ENGINE_ARGUMENTS: Mapping[str, Any] = {
     "dtype": "float32",
@@ -32,6 +35,7 @@ ENGINE_ARGUMENTS: Mapping[str, Any] = {
     "max_model_len": 32768,
     "max_num_seqs": 1,
     "max_num_batched_tokens": 4096,
+    "distributed_executor_backend": "uni",
 }
 
 

@@ -68,7 +68,7 @@ def in_unit(value: float, metric: Metric) -> str:
     match metric.unit:
         case "seconds":
             # Rounded before it chooses its unit: 0.9999996 ms is 1 ms.
-            return format_seconds(float(f"{value:.3g}")) if value else "0 s"
+            return format_seconds(value) if value else "0 s"
         case "share":
             return f"{100.0 * value:.1f}%"
         case "index":

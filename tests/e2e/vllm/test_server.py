@@ -189,7 +189,7 @@ def reference(folder: Path, servers: dict[str, Server]) -> dict[str, list[int]]:
         [sys.executable, "-c", REFERENCE.format(tokens=TOKENS), given],
         capture_output=True,
         text=True,
-        env=environment({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
+        env=environment({}),
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOKENS ")]
@@ -286,7 +286,9 @@ def test_a_value_that_cannot_be_used_fails_no_request(
     client.complete("anything", 3, **facts)
 
 
-def test_the_log_tells_which_policy_is_in_force(client: Client, servers: dict[str, Server]) -> None:
+def test_the_log_tells_which_policy_is_in_force(
+    client: Client, servers: dict[str, Server]
+) -> None:
     assert "batchpolicy: policy policy, preempt class" in servers["good"].output
     assert "Traceback" not in servers["good"].output
 

@@ -63,9 +63,7 @@ def test_demand_is_what_handing_out_tokens_row_by_row_gives(
     computed: list[tuple[int, int, int]], budget: int, block: int, decode: int, chunk: int | None
 ) -> None:
     rows = rows_of(computed).view()
-    got = demand(
-        rows, token_budget=budget, block_tokens=block, decode_tokens=decode, chunk=chunk
-    )
+    got = demand(rows, token_budget=budget, block_tokens=block, decode_tokens=decode, chunk=chunk)
     prefill = rows.prefill_tokens.tolist()
     wants = [decode if not p else p if chunk is None else min(p, chunk) for p in prefill]
     expected, left = [0] * len(computed), budget

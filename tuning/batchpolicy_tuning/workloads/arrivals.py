@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import Discriminator, PositiveFloat, Tag
@@ -76,7 +76,9 @@ class OnOff(Component):
 
 def process(given: Any) -> Any:
     """Which process a mapping, or one that is made, is."""
-    return given.get("process") if isinstance(given, dict) else getattr(given, "process", None)
+    if isinstance(given, dict):
+        return cast("dict[str, Any]", given).get("process")
+    return getattr(given, "process", None)
 
 
 Arrivals = Poisson | Gamma | OnOff

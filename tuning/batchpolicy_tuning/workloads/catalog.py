@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -124,7 +125,10 @@ def _slices(trace: Trace, pairs: int) -> TraceSlices:
 
 def _with_classes(source: TraceSlices, classes: Classes) -> TraceSlices:
     trace = source.trace
-    if any(r.request_class or r.priority for r in trace.requests):
+    if any(
+        r.request_class or r.priority or min(r.ttft_slo_s, r.tpot_slo_s) < math.inf
+        for r in trace.requests
+    ):
         _refuse(classes.path, trace.name)
     _check_tenants(trace, classes)
     notes = [*source.notes]

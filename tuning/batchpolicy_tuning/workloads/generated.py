@@ -49,7 +49,7 @@ class Generated:
         found: list[str] = []
         if any(stream.session is not None for stream in self.streams.values()):
             found.append(
-                "Turns of a session arrive at expected times, whenever the turn before has ended."
+                "Turns of a session arrive at expected times, whenever the last one really ended."
             )
         if any(s.session is not None or s.prefix_tokens for s in self.streams.values()):
             found.append(f"Prompts of {self.name} share prefixes, which --prefix-cache reuses.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 from pydantic import (
@@ -101,7 +101,9 @@ class Sample(Component):
 
 def dist(given: Any) -> Any:
     """Which distribution a mapping, or one that is made, is."""
-    return given.get("dist") if isinstance(given, dict) else getattr(given, "dist", None)
+    if isinstance(given, dict):
+        return cast("dict[str, Any]", given).get("dist")
+    return getattr(given, "dist", None)
 
 
 def _read_number(given: Any) -> Any:

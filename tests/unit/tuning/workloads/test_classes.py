@@ -76,6 +76,33 @@ def test_a_class_takes_only_prompts_within_its_lengths(tmp_path: Path) -> None:
         assert {r.request_class for r in laid.requests} == {name}
 
 
+def test_a_tenant_of_the_trace_stays_and_may_decide_the_class(tmp_path: Path) -> None:
+    classes = _read(
+        tmp_path,
+        """classes:
+  gold: {share: 1, of_tenants: [acme], tenants: {other: 1}}
+  rest: {share: 1, min_prompt_tokens: 50}
+""",
+    )
+    trace = Workload(
+        "t",
+        (
+            request("short", 0.0, 10, tenant="acme"),
+            request("long", 1.0, 60, tenant="zeta"),
+            request("nobody's", 2.0, 60),
+        ),
+    )
+    laid = classes.laid_over(trace, seed=0).requests
+    assert [(r.request_class, r.tenant) for r in laid] == [
+        ("gold", "acme"),
+        ("rest", "zeta"),
+        ("rest", "rest"),
+    ]
+    homeless = Workload("t", (request("r", 0.0, 10, tenant="zeta"),))
+    with pytest.raises(WorkloadError, match="no class takes a prompt of 10 tokens from tenant 'z"):
+        classes.laid_over(homeless, seed=0)
+
+
 def test_prompts_that_no_class_takes_are_named(tmp_path: Path) -> None:
     classes = _read(tmp_path, "classes: {short: {share: 1, max_prompt_tokens: 99}}")
     with pytest.raises(WorkloadError) as caught:

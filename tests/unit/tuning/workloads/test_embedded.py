@@ -7,6 +7,7 @@ import pytest
 
 from batchpolicy_tuning.workloads.catalog import EMBEDDED
 from batchpolicy_tuning.workloads.chat_and_batch import ChatAndBatch
+from batchpolicy_tuning.workloads.long_prompts import LongPrompts
 from batchpolicy_tuning.workloads.noisy_tenant import NoisyTenant
 
 
@@ -54,3 +55,14 @@ def test_one_of_twelve_tenants_floods_in_bursts() -> None:
     # Of each 30 s only 10 s are noisy.
     noisy = {int(r.arrival_s) for r in drawn if r.tenant == "noisy"}
     assert len(noisy) / 200 == pytest.approx(1 / 3, abs=0.06)
+
+
+def test_documents_are_few_long_and_most_of_the_prompt_tokens() -> None:
+    drawn = LongPrompts(1000).replication(0, seed=0).requests
+    documents = [r for r in drawn if r.request_class == "documents"]
+    assert len(documents) == 20
+    assert all(20_000 <= r.prompt_tokens <= 100_000 for r in documents)
+    assert sum(r.prompt_tokens for r in documents) > sum(r.prompt_tokens for r in drawn) / 2
+    assert max(r.prompt_tokens + r.max_tokens for r in drawn) <= 131_072
+    # No priority helps the short ones.
+    assert {r.priority for r in drawn} == {0}
