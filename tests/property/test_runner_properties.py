@@ -100,7 +100,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int | None]:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(work=jobs(), shape=shapes(), preempt=st.sampled_from(["never", "class", "class"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_request_is_served_by_plans_that_the_engine_can_carry_out(
     name: str, work: list[Job], shape: dict[str, int | None], preempt: Preempt
 ) -> None:
@@ -117,7 +117,7 @@ def test_every_request_is_served_by_plans_that_the_engine_can_carry_out(
 
 
 @given(work=jobs(cancels=False), shape=shapes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_columns_stay_true_to_the_engine(work: list[Job], shape: dict[str, int | None]) -> None:
     seen = 0
 
@@ -133,7 +133,7 @@ def test_columns_stay_true_to_the_engine(work: list[Job], shape: dict[str, int |
 
 
 @given(work=jobs(blocks=False), shape=shapes())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_first_come_is_first_served(work: list[Job], shape: dict[str, int | None]) -> None:
     engine = MiniEngine(FCFS(), preempt=None, **shape)  # type: ignore[arg-type]
     engine.run(work)
@@ -143,7 +143,7 @@ def test_first_come_is_first_served(work: list[Job], shape: dict[str, int | None
 
 
 @given(work=jobs(), shape=shapes(), name=st.sampled_from(sorted(POLICIES)))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_same_events_and_ticks_give_the_same_plans(
     work: list[Job], shape: dict[str, int | None], name: str
 ) -> None:
@@ -155,7 +155,7 @@ def test_the_same_events_and_ticks_give_the_same_plans(
 
 
 @given(work=jobs(), shape=shapes(), every=st.integers(1, 7), kind=st.integers(0, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_policy_that_fails_now_and_then_stops_nothing(
     work: list[Job], shape: dict[str, int | None], every: int, kind: int
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_policy_that_fails_now_and_then_stops_nothing(
 
 
 @given(data=st.data(), step_at=st.integers(0, 30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_hook_that_fails_stops_nothing_and_leaves_the_table_whole(
     data: st.DataObject, step_at: int
 ) -> None:
@@ -207,7 +207,7 @@ WEIGHTS = st.sampled_from([1.0, 2.0])
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=40, max_size=40),
     weights=st.tuples(WEIGHTS, WEIGHTS),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_two_tenants_that_always_wait_get_counters_close_to_each_other(
     lengths: list[tuple[int, int]], weights: tuple[float, float]
 ) -> None:

@@ -107,6 +107,7 @@ class Bench:
         max_tokens: int | None = None,
         priority: int = 0,
         structured: Any = None,
+        resumable: bool = False,
         **extra: Any,
     ) -> Any:
         """A request joins the queue now; ``extra`` is its ``vllm_xargs``."""
@@ -128,6 +129,7 @@ class Bench:
             arrival_time=self.clock.now_s,
             priority=priority,
             block_hasher=self._hasher,
+            resumable=resumable,
         )
         self._wanted[request_id] = output
         self.answers[request_id] = []

@@ -32,7 +32,6 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import load_profile
 from batchpolicy_tuning import ab, report, table
 from batchpolicy_tuning.arms import arms_named
-from batchpolicy_tuning.statistics import FEWEST_PAIRS
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
 MOST_PROCESSES = 8
@@ -175,32 +174,8 @@ def show(results: ab.Results, console: Console) -> None:
         for warning in table.warnings(results, at):
             console.print(Text(warning, style="bold red"))
     console.print()
-    for note in notes(results):
+    for note in table.notes(results):
         console.print(Text(note, style="dim"))
-
-
-def notes(results: ab.Results) -> list[str]:
-    """What a reader should know before believing the numbers."""
-    plan = results.plan
-    found = [
-        *plan.source.notes,
-        f"Replayed on {results.engine_version} under a virtual clock, {plan.limits.max_num_seqs} "
-        f"seats, {plan.limits.max_num_batched_tokens:,} tokens a step, "
-        f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, seed {plan.seed}; "
-        f"{results.wall_s:.0f} s on {plan.processes} processes.",
-        f"Step times: {plan.profile.name}, fitted with a median error of "
-        f"{plan.profile.fit.overall.median:.1%}, at most {plan.profile.fit.overall.worst:.1%}"
-        + (
-            ", extended: some contexts are longer than those measured."
-            if results.extended
-            else "."
-        ),
-        "Every request counts, from the first arrival until all have ended.",
-        "A simulated gain under 10% proves nothing about a server; one interval in twenty misses.",
-    ]
-    if plan.pairs < FEWEST_PAIRS:
-        found.append(f"With {plan.pairs} pairs there are no verdicts; {FEWEST_PAIRS} are needed.")
-    return found
 
 
 def _console() -> Console:

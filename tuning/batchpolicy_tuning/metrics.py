@@ -72,7 +72,7 @@ def measure(run: Run) -> Measured:
     is the output tokens over the time of the run, ``recompute`` the tokens computed
     again after a preemption. For ``jain`` see ``tenant_fairness``.
     """
-    table = _Table.of(run)
+    table = RequestColumns.of(run)
     every = np.ones(len(run.workload.requests), dtype=np.bool_)
     names = np.array([r.request_class for r in run.workload.requests])
     overall = {
@@ -86,7 +86,7 @@ def measure(run: Run) -> Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Table:
+class RequestColumns:
     """Columns of a run, one row a request; NaN where a metric leaves the request out."""
 
     ttft_s: FloatArray
@@ -100,7 +100,7 @@ class _Table:
     span_s: float
 
     @classmethod
-    def of(cls, run: Run) -> _Table:
+    def of(cls, run: Run) -> RequestColumns:
         requests = run.workload.requests
         arrival_s = np.array([r.arrival_s for r in requests])
         ttft_slo_s = np.array([r.ttft_slo_s for r in requests])

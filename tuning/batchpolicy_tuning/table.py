@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from batchpolicy_tuning.ab import AtLoad, Results
 from batchpolicy_tuning.metrics import Metric
 from batchpolicy_tuning.report import amount, changes, in_unit, scope_name
-from batchpolicy_tuning.statistics import CONFIDENCE, Comparison, Verdict
+from batchpolicy_tuning.statistics import CONFIDENCE, FEWEST_PAIRS, Comparison, Verdict
 
 LABEL_WIDTH = 16
 VALUE_WIDTH = 8
@@ -105,19 +105,44 @@ def warnings(results: Results, at: AtLoad) -> list[str]:
     return found
 
 
+def notes(results: Results) -> list[str]:
+    """What a reader should know before believing the numbers."""
+    plan = results.plan
+    found = [
+        *plan.source.notes,
+        f"Replayed on {results.engine_version} under a virtual clock, {plan.limits.max_num_seqs} "
+        f"seats, {plan.limits.max_num_batched_tokens:,} tokens a step, "
+        f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, seed {plan.seed}; "
+        f"{results.wall_s:.0f} s on {plan.processes} processes.",
+        f"Step times: {plan.profile.name}, fitted with a median error of "
+        f"{plan.profile.fit.overall.median:.1%}, at most {plan.profile.fit.overall.worst:.1%}"
+        + (
+            ", extended: some contexts are longer than those measured."
+            if results.extended
+            else "."
+        ),
+        "Every request counts, from the first arrival until all have ended.",
+        "A simulated gain under 10% proves nothing about a server; one interval in twenty misses.",
+    ]
+    if plan.pairs < FEWEST_PAIRS:
+        found.append(f"With {plan.pairs} pairs there are no verdicts; {FEWEST_PAIRS} are needed.")
+    return found
+
+
 def _sheet(results: Results, at: AtLoad, others: Sequence[int]) -> Sheet:
     arms = results.plan.arms
     headers = ["", arms[0].label]
     for i in others:
         headers += [arms[i].label, "gain"]
     sections = [
-        Section(_heading(results, scope), _rows(results, at, others, scope))
+        Section(heading(results, scope), _rows(results, at, others, scope))
         for scope in results.scopes()
     ]
     return Sheet(headers, sections)
 
 
-def _heading(results: Results, scope: str | None) -> str:
+def heading(results: Results, scope: str | None) -> str:
+    """What stands over the rows of a scope."""
     if scope is None:
         return f"{scope_name(scope)} ({results.requests:,})"
     part = results.classes[scope] / results.requests
@@ -128,16 +153,20 @@ def _rows(
     results: Results, at: AtLoad, others: Sequence[int], scope: str | None
 ) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
-    for metric in results.metrics(scope):
-        if scope is not None and _silent(results, at, scope, metric):
-            continue
+    for metric in shown_metrics(results, at, scope):
         base = at.against_baseline(0, scope, metric)
         row = [Cell(metric.label), Cell(in_unit(base.baseline, metric))]
         for i in others:
             c = at.against_baseline(i, scope, metric)
-            row += [Cell(in_unit(c.policy, metric)), _gain(c, metric)]
+            row += [Cell(in_unit(c.policy, metric)), gain_cell(c, metric)]
         rows.append(row)
     return rows
+
+
+def shown_metrics(results: Results, at: AtLoad, scope: str | None) -> list[Metric]:
+    """Metrics that have a row; a class leaves out those in which no policy has anything to say."""
+    metrics = results.metrics(scope)
+    return [m for m in metrics if scope is None or not _silent(results, at, scope, m)]
 
 
 def _silent(results: Results, at: AtLoad, scope: str, metric: Metric) -> bool:
@@ -149,7 +178,8 @@ def _silent(results: Results, at: AtLoad, scope: str, metric: Metric) -> bool:
     )
 
 
-def _gain(c: Comparison, metric: Metric) -> Cell:
+def gain_cell(c: Comparison, metric: Metric) -> Cell:
+    """An improvement with its interval and verdict, or why there is none."""
     if c.reason:
         return Cell(c.reason, "dim")
     if c.low == c.high == 0.0:

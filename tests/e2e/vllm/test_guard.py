@@ -17,6 +17,8 @@ from tests.support.vllm_replays import BENEFIT, TIGHT, TIGHT_CACHED, random_work
 
 pytestmark = pytest.mark.engine
 
+SEED = 16
+"""Of a workload with a dozen preemptions, some of them displacements."""
 BENCHES = [(seams.Scheduler, 1), (seams.AsyncScheduler, 2)]
 both_benches = pytest.mark.parametrize(("base", "in_flight"), BENCHES, ids=["sync", "async"])
 
@@ -82,7 +84,7 @@ def test_what_a_policy_answers_wrongly_is_counted_and_everything_is_served(
     bench = Bench(
         TIGHT, config_of(policy_that(bad, method), preempt), base=base, in_flight=in_flight
     )
-    workload = random_workload(7)
+    workload = random_workload(SEED)
     play(bench, workload, columns=True)
     assert_served(bench, workload.requests)
     asked = preempt == "class" or method != "keep_benefit"
@@ -99,7 +101,7 @@ def test_a_hook_that_raises_is_counted_once_and_the_policy_is_not_asked_again(
     hook: str, base: type, in_flight: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(TIGHT, config_of(policy_that(raises, hook)), base=base, in_flight=in_flight)
-    workload = random_workload(7)
+    workload = random_workload(SEED)
     play(bench, workload, columns=True)
     assert_served(bench, workload.requests)
     assert bench.counters["hook_faults"] == 1
@@ -119,7 +121,7 @@ def test_a_fault_of_our_own_leaves_the_engine_in_arrival_order(
     bench = Bench(TIGHT_CACHED, BENEFIT, base=base, in_flight=in_flight)
     runner = bench.driver.runner
     setattr(runner, call, from_call(first_bad, raises, getattr(runner, call)))
-    workload = random_workload(7)
+    workload = random_workload(SEED)
     play(bench, workload)
     assert_served(bench, workload.requests)
     assert bench.counters["adapter_faults"] == 1
@@ -133,7 +135,7 @@ def test_a_fault_between_two_victims_strands_neither(
 ) -> None:
     monkeypatch.setattr(seams, "preempt", from_call(2, raises, seams.preempt))
     bench = Bench(TIGHT, BENEFIT, base=base, in_flight=in_flight)
-    workload = random_workload(7)
+    workload = random_workload(SEED)
     play(bench, workload)
     assert_served(bench, workload.requests)
     assert bench.counters["adapter_faults"] == 1

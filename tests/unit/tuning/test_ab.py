@@ -12,7 +12,7 @@ from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.profiles import load_profile
 from batchpolicy.workload import Workload, WorkloadRequest
-from batchpolicy_tuning import cli, report, table
+from batchpolicy_tuning import report, table
 from batchpolicy_tuning.ab import Plan, Results, check_fit, run_comparison
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.metrics import METRICS, Metric
@@ -229,7 +229,7 @@ def test_a_request_past_the_measured_contexts_marks_every_report(
     found = run_comparison(plan, Silent())
     assert found.extended is extended
     assert report.document(found)["profile_extended"] is extended
-    marked = [note for note in cli.notes(found) if "extended: some contexts" in note]
+    marked = [note for note in table.notes(found) if "extended: some contexts" in note]
     assert len(marked) == extended
 
 
