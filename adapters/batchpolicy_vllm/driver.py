@@ -49,6 +49,8 @@ class Driver:
         self._metadata = Metadata(config.requests, self.runner.counters)
         self.queue = PlannedQueue()
         seams.use_queue(scheduler, self.queue)
+        self._one_token_each = not scheduler.num_spec_tokens
+        """No step gives a request more than one token, and no end of a part goes on."""
         self._blocked: dict[str, Any] = {}
         self._preempted: list[str] = []
         self._tick_s = clock()
@@ -98,6 +100,8 @@ class Driver:
             request = self._scheduler.requests.get(request.request_id)
             if request is None:
                 return
+            # Sessions end part by part, which has to be looked for in each result.
+            self._one_token_each = self._one_token_each and not request.resumable
             ready = not seams.is_blocked(self._scheduler, request)
             arrival_s = request.arrival_time if self._virtual else None
             facts = self._metadata.facts(request, arrival_s=arrival_s, ready=ready)
@@ -116,6 +120,13 @@ class Driver:
         if self._failed:
             return
         try:
+            elapsed_s = self._clock() - self._tick_s
+            if self._one_token_each and self.runner.produced_steadily(
+                seams.result_count(outputs), elapsed_s
+            ):
+                for request_id in seams.ended(self._scheduler):
+                    self._ended(request_id, Status.FINISHED)
+                return
             produced: dict[str, int] = {}
             ended: list[str] = []
             for request_id, tokens, end in seams.results(outputs):
@@ -123,7 +134,7 @@ class Driver:
                 if end:
                     ended.append(request_id)
             rejected = seams.rejected(self._scheduler, scheduled, produced)
-            self.runner.produced(produced, rejected, self._clock() - self._tick_s)
+            self.runner.produced(produced, rejected, elapsed_s)
             for request_id in ended:
                 self._ended(request_id, Status.FINISHED)
                 request = self._scheduler.requests.get(request_id)

@@ -82,6 +82,7 @@ _ATTRIBUTES = (
     "max_num_scheduled_tokens",
     "num_waiting_for_streaming_input",
     "prev_step_scheduled_req_ids",
+    "finished_req_ids",
     "scheduler_config",
     "vllm_config",
     "kv_cache_manager",
@@ -235,6 +236,16 @@ def rejected(scheduler: Any, scheduled: Any, produced: Mapping[str, int]) -> dic
 def goes_on(request: Any) -> bool:
     """A session whose next part is there, so that it waits to run again."""
     return bool(request.status == RequestStatus.WAITING)
+
+
+def result_count(outputs: dict[int, Any]) -> int:
+    """Requests with a result."""
+    return sum(len(core_outputs.outputs) for core_outputs in outputs.values())
+
+
+def ended(scheduler: Any) -> list[str]:
+    """Requests that ended since the last step was scheduled."""
+    return list(scheduler.finished_req_ids)
 
 
 def end_status(status: Any) -> Status:

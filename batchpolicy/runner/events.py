@@ -87,12 +87,18 @@ class EventLog:
             self._last(kind).slots.append(slot)
 
     def computed(
-        self, slots: Slots, prefill: IntArray, output: IntArray, elapsed_s: float
+        self,
+        slots: Slots,
+        prefill: IntArray,
+        output: IntArray,
+        elapsed_s: float,
+        *,
+        steps: int = 1,
     ) -> None:
-        """Results of one step came back; arrays of shape ``(n,)``, slots distinct."""
+        """Results of ``steps`` steps came back; arrays of shape ``(n,)``, slots distinct."""
         if self._wanted["computed"] and len(slots):
             event = self._last("computed")
-            event.steps += 1
+            event.steps += steps
             event.elapsed_s += elapsed_s
             event.add_work(slots, prefill, output)
 

@@ -27,6 +27,17 @@ class _InFlight:
     """Requests from this one on came later and have no part in it."""
 
 
+@dataclass(slots=True)
+class _Steady:
+    """All running rows decode one token a step; steps are counted here and booked in one go."""
+
+    rows: _InFlight
+    scheduled: int = 0
+    produced: int = 0
+    elapsed_s: float = 0.0
+    at_s: float = 0.0
+
+
 class Ledger:
     """Keeps the columns true to the engine.
 
@@ -48,7 +59,8 @@ class Ledger:
         self._tenants, self._sessions, self._loras = Codes(), Codes(), Codes()
         self._turns: dict[int, int] = {}
         self._unstamped: list[int] = []
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[_InFlight | _Steady] = deque()
+        self._steady: _Steady | None = None
 
     @property
     def now_s(self) -> float:
@@ -68,6 +80,7 @@ class Ledger:
 
     def arrived(self, request_id: str, facts: RequestFacts) -> int:
         """The slot of a new request, whose id the table must not have."""
+        self.settle()
         session = self._sessions(facts.session)
         turn = self._turns.get(session, 0) if session >= 0 else 0
         if session >= 0:
@@ -92,7 +105,7 @@ class Ledger:
         )
         if facts.arrival_s is None:
             self._unstamped.append(slot)
-        (self.waiting if facts.ready else self.blocked).add(slot)
+        (self.waiting if facts.ready else self.blocked).add(slot, facts.priority)
         self.events.add("arrived", slot)
         return slot
 
@@ -103,7 +116,7 @@ class Ledger:
             return
         source, target = (self.blocked, self.waiting) if flag else (self.waiting, self.blocked)
         if source.discard(slot):
-            target.add(slot)
+            target.add(slot, self._priority(slot))
             self.table.columns["ready"][slot] = flag
 
     def finished(self, request_id: str, status: Status) -> None:
@@ -111,6 +124,8 @@ class Ledger:
         if request_id not in self.table:
             return
         slot = self.table.forget(request_id)
+        if slot in self.running:
+            self._unsettle()
         self.table.columns["status"][slot] = int(status)
         self._drop(slot)
         self.events.add("finished", slot)
@@ -120,6 +135,7 @@ class Ledger:
         slot = self.table.slots.get(request_id)
         if slot is None or not self.running.discard(slot):
             return
+        self._unsettle()
         columns = self.table.columns
         columns["computed_tokens"][slot] = 0
         columns["cached_tokens"][slot] = 0
@@ -127,13 +143,14 @@ class Ledger:
         columns["preemptions"][slot] += 1
         columns["status"][slot] = int(Status.WAITING)
         self._size_waiting(np.array([slot]))
-        self.waiting.add(slot)
+        self.waiting.add(slot, self._priority(slot))
 
     def admitted(self, found: Mapping[str, int]) -> int:
         """How many take a seat, each with so many tokens found in the KV cache.
 
         Unknown ids, and those that have a seat, are ignored.
         """
+        self._unsettle()
         columns = self.table.columns
         seated: list[int] = []
         for request_id, hit in found.items():
@@ -142,7 +159,7 @@ class Ledger:
                 continue
             seated.append(slot)
             self._drop(slot)
-            self.running.add(slot)
+            self.running.add(slot, self._priority(slot))
             columns["status"][slot] = int(Status.RUNNING)
             columns["ready"][slot] = True
             columns["computed_tokens"][slot] = hit
@@ -155,6 +172,14 @@ class Ledger:
 
     def scheduled(self, tokens: Mapping[str, int]) -> None:
         """The engine computes so many tokens of each request in this step."""
+        steady = self._steady
+        if steady is not None:
+            n = len(steady.rows.slots)
+            if len(tokens) == n and sum(tokens.values()) == n:
+                steady.scheduled += 1
+                self._in_flight.append(steady)
+                return
+            self._unsettle()
         known = self.table.slots
         pairs = [(known[i], n) for i, n in tokens.items() if i in known]
         slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
@@ -177,6 +202,7 @@ class Ledger:
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float
     ) -> None:
         """Results of the oldest step in flight: tokens delivered, drafts rejected."""
+        self.settle()
         self.step_s = elapsed_s
         columns, known = self.table.columns, self.table.slots
         at_s = self.now_s + elapsed_s
@@ -184,6 +210,8 @@ class Ledger:
         slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
         counts = np.array([n for _, n in pairs], dtype=np.int64)
         done = self._in_flight.popleft() if self._in_flight else None
+        if isinstance(done, _Steady):
+            done = done.rows
         if done is not None:
             # A client may use the id of a request that ended in flight again.
             old = columns["seq"][slots] < done.next_seq
@@ -199,11 +227,71 @@ class Ledger:
             if request_id in known and known[request_id] in self.running:
                 columns["computed_tokens"][known[request_id]] -= n
         self._log_work(done, slots, counts, elapsed_s)
+        if done is not None and self._steady is None and self._is_steady(done, slots, counts):
+            self._steady = _Steady(done)
+
+    def produced_steadily(self, results: int, elapsed_s: float) -> bool:
+        """Take results of one token each without a look at them, if that is what they are.
+
+        They are when the oldest step in flight was like the one before it, has as many
+        results as rows, and nobody came, went or was preempted in between.
+        """
+        steady = self._steady
+        if steady is None or not self._in_flight or self._in_flight[0] is not steady:
+            return False
+        if results != len(steady.rows.slots):
+            return False
+        self._in_flight.popleft()
+        steady.produced += 1
+        steady.elapsed_s += elapsed_s
+        steady.at_s = self.now_s + elapsed_s
+        self.step_s = elapsed_s
+        return True
+
+    def settle(self) -> None:
+        """Book the steps that were only counted."""
+        steady = self._steady
+        if steady is None or not (steady.scheduled or steady.produced):
+            return
+        columns, slots = self.table.columns, steady.rows.slots
+        computed = columns["computed_tokens"][slots] + steady.scheduled
+        columns["computed_tokens"][slots] = computed
+        columns["kv_blocks"][slots] = -(-computed // self._block_tokens)
+        if steady.produced:
+            columns["output_tokens"][slots] += steady.produced
+            columns["last_token_s"][slots] = steady.at_s
+            self.events.computed(
+                slots,
+                np.zeros(len(slots), dtype=np.int64),
+                np.full(len(slots), steady.produced),
+                steady.elapsed_s,
+                steps=steady.produced,
+            )
+        steady.scheduled = steady.produced = 0
+        steady.elapsed_s = 0.0
 
     def slots_of(self, ids: Iterable[str]) -> Slots:
         """Slots of known ids, in their order."""
         known = self.table.slots
         return np.array([known[i] for i in ids if i in known], dtype=np.intp)
+
+    def _unsettle(self) -> None:
+        """Rows join or leave: from here on, steps are booked one by one again."""
+        self.settle()
+        self._steady = None
+
+    def _is_steady(self, done: _InFlight, slots: Slots, output: IntArray) -> bool:
+        """Every running row has decoded one token, and none is mid-prefill."""
+        return (
+            len(slots) == len(done.slots) == len(self.running)
+            and bool((slots == done.slots).all())
+            and bool((output == 1).all())
+            and not done.prefill.any()
+            and bool((self.table.columns["status"][slots] == int(Status.RUNNING)).all())
+        )
+
+    def _priority(self, slot: int) -> int:
+        return int(self.table.columns["priority"][slot])
 
     def _log_work(
         self, done: _InFlight | None, slots: Slots, output: IntArray, elapsed_s: float

@@ -21,6 +21,7 @@ from batchpolicy.runner.planner import SPARE_ROWS, Left, Planner
 
 logger = logging.getLogger(__name__)
 
+_NOTHING = Plan()
 MAX_QUIET_STEPS = 64
 """Steps after which events are delivered although nothing is to be planned."""
 
@@ -97,14 +98,15 @@ class PolicyRunner:
         """
         ledger, engine = self._ledger, self.engine
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
-        displace = self._displace and self._could_displace(waiting, running)
+        displace = self._displace and self._could_displace()
         # Each running row takes a block or two at most, and prompts those of the budget.
         most = 2 * len(running) + engine.max_token_budget // engine.kv_block_tokens
         tight = self._displace and free_kv_blocks < most
         crowded = self._displace and ledger.mid_prefill > 0
         if not (displace or tight or crowded or (len(waiting) and free_seats > 0)):
-            self._settle(running, waiting, free_kv_blocks, free_seats)
-            return Plan()
+            self._rest(running, waiting, free_kv_blocks, free_seats)
+            return _NOTHING
+        ledger.settle()
         needs = self._demand(running, engine.max_token_budget)
         budget = engine.max_token_budget - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -130,6 +132,7 @@ class PolicyRunner:
         Decodes before prefills, then the reverse of the order in which they would be
         displaced. Ids that are not known keep their order, behind the others.
         """
+        self._ledger.settle()
         known = [i for i in ids if i in self._ledger.table]
         rows = self._ledger.table.rows(self._ledger.slots_of(known))
         step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
@@ -152,12 +155,13 @@ class PolicyRunner:
         self._ledger.scheduled(tokens)
 
     def preempted(self, ids: Sequence[str]) -> None:
-        """Running requests lost their KV and wait again; ``scheduled`` tells of those in a step."""
+        """Running requests lost their KV outside of a step; ``scheduled`` tells of others."""
         ledger = self._ledger
         known = ledger.table.slots
         lost = {i: known[i] for i in ids if i in known and known[i] in ledger.running}
         if not lost:
             return
+        ledger.settle()
         for slot in lost.values():
             ledger.events.add("preempted", slot)
         # The hook must still see what is lost.
@@ -173,6 +177,10 @@ class PolicyRunner:
         """Results came back ``elapsed_s`` after the tick: tokens out, drafts rejected."""
         self._ledger.produced(outputs, rejected, elapsed_s)
 
+    def produced_steadily(self, results: int, elapsed_s: float) -> bool:
+        """The same, for one token each of ``results`` requests; false if it must be spelt out."""
+        return self._ledger.produced_steadily(results, elapsed_s)
+
     def reconcile(self, waiting_ids: Sequence[str], running_ids: Sequence[str]) -> None:
         """Make the tables agree with the engine's queues, which are the truth."""
         ledger = self._ledger
@@ -187,10 +195,9 @@ class PolicyRunner:
         self.preempted(lost)
         ledger.admitted(seated)
 
-    def _could_displace(self, waiting: Requests, running: Requests) -> bool:
-        if not len(waiting) or not len(running):
-            return False
-        return bool(waiting.priority.min() < running.priority.max())
+    def _could_displace(self) -> bool:
+        waiting, running = self._ledger.waiting, self._ledger.running
+        return bool(waiting and running and waiting.most_urgent < running.least_urgent)
 
     def _demand(self, running: Requests, token_budget: int) -> Demand:
         return demand(
@@ -201,10 +208,11 @@ class PolicyRunner:
             chunk=self.engine.max_prefill_chunk,
         )
 
-    def _settle(self, running: Requests, waiting: Requests, blocks: int, seats: int) -> None:
+    def _rest(self, running: Requests, waiting: Requests, blocks: int, seats: int) -> None:
         """Nothing to plan; keep the accounts from lagging for ever."""
         self._quiet_steps += 1
         if self._quiet_steps >= MAX_QUIET_STEPS:
+            self._ledger.settle()
             self._deliver(self._step(running, waiting, seats, 0, blocks))
 
     def _deliver(self, step: Step) -> None:

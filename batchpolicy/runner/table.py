@@ -11,13 +11,18 @@ Slots = npt.NDArray[np.intp]
 
 
 class SlotSet:
-    """A set of slots as one contiguous array; O(1) add and discard, order arbitrary."""
+    """A set of slots as one contiguous array; O(1) add and discard, order arbitrary.
 
-    __slots__ = ("_count", "_members", "_places")
+    Also counts its members by class, so that the most and the least urgent one are
+    known without a look at the queue.
+    """
+
+    __slots__ = ("_classes", "_count", "_members", "_places")
 
     def __init__(self) -> None:
         self._members: Slots = np.empty(64, dtype=np.intp)
-        self._places: dict[int, int] = {}
+        self._places: dict[int, tuple[int, int]] = {}
+        self._classes: dict[int, int] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -26,26 +31,41 @@ class SlotSet:
     def __contains__(self, slot: object) -> bool:
         return slot in self._places
 
-    def add(self, slot: int) -> None:
+    @property
+    def most_urgent(self) -> int:
+        """The least priority among the members, of which there must be one."""
+        return min(self._classes)
+
+    @property
+    def least_urgent(self) -> int:
+        """The greatest priority among the members, of which there must be one."""
+        return max(self._classes)
+
+    def add(self, slot: int, priority: int) -> None:
         """Add one slot; nothing happens if it is there."""
         if slot in self._places:
             return
         if self._count == len(self._members):
             self._members = np.concatenate([self._members, np.empty_like(self._members)])
         self._members[self._count] = slot
-        self._places[slot] = self._count
+        self._places[slot] = self._count, priority
+        self._classes[priority] = self._classes.get(priority, 0) + 1
         self._count += 1
 
     def discard(self, slot: int) -> bool:
         """Remove one slot, the last taking its place; tells whether it was there."""
-        place = self._places.pop(slot, None)
-        if place is None:
+        found = self._places.pop(slot, None)
+        if found is None:
             return False
+        place, priority = found
+        self._classes[priority] -= 1
+        if not self._classes[priority]:
+            del self._classes[priority]
         self._count -= 1
         if place != self._count:
             last = int(self._members[self._count])
             self._members[place] = last
-            self._places[last] = place
+            self._places[last] = place, self._places[last][1]
         return True
 
     def array(self) -> Slots:

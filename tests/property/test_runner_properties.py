@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import PrivateAttr
 from typing_extensions import override
 
 from batchpolicy.config import Preempt
 from batchpolicy.policies.benefit import Benefit
 from batchpolicy.policies.fcfs import FCFS
 from batchpolicy.policies.priority import Priority
-from batchpolicy.policy import Policy, Step
+from batchpolicy.policy import Policy, Step, Work
 from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.runner.planner import MAX_DISPLACED_A_REQUEST
 from batchpolicy.terms import Fairness
@@ -152,6 +153,46 @@ def test_the_same_events_and_ticks_give_the_same_plans(
     one.run(work)
     two.run(again)
     assert one.plans == two.plans
+
+
+class Recording(Benefit):
+    """Benefit that remembers what was computed, request by request."""
+
+    _work: dict[int, tuple[int, int]] = PrivateAttr(default_factory=dict)
+    _steps: list[int] = PrivateAttr(default_factory=lambda: [0])
+
+    @override
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        super().on_computed(rows, work, step)
+        columns = zip(rows.seq, work.prefill_tokens, work.output_tokens, strict=True)
+        for seq, prefill, output in columns:
+            before = self._work.get(int(seq), (0, 0))
+            self._work[int(seq)] = before[0] + int(prefill), before[1] + int(output)
+        self._steps[0] += work.steps
+
+
+@given(work=jobs(), shape=shapes())
+@settings(max_examples=150, deadline=None)
+def test_results_told_by_number_are_booked_like_those_spelt_out(
+    work: list[Job], shape: dict[str, int | None]
+) -> None:
+    again = [replace(job) for job in work]
+    told, spelt = (
+        MiniEngine(Recording(), steadily=steadily, **shape)  # type: ignore[arg-type]
+        for steadily in (True, False)
+    )
+    told.run(work)
+    spelt.run(again)
+    assert told.plans == spelt.plans
+    assert told.runner.policy._work == spelt.runner.policy._work
+    assert told.runner.policy._steps == spelt.runner.policy._steps
+
+
+def test_results_are_told_by_number_once_all_decode() -> None:
+    engine = MiniEngine(Benefit(), seats=4)
+    engine.run([Job(f"r{i}", prompt=4, outputs=50) for i in range(4)])
+    # The first step computes the prompts; the second shows that all decode.
+    assert engine.counts["told by number"] == 48
 
 
 @given(work=jobs(), shape=shapes(), every=st.integers(1, 7), kind=st.integers(0, 4))

@@ -98,11 +98,14 @@ class MiniEngine:
         tells_watermark: bool = True,
         preempt: Preempt | None = "class",
         strict: bool = True,
+        steadily: bool = True,
     ) -> None:
         self.seats, self.budget, self.blocks = seats, budget, blocks
         self.block_tokens, self.chunk = block_tokens, chunk
         self.lag, self.watermark = lag, watermark
         self.tells_watermark = tells_watermark
+        self.steadily = steadily
+        """Tell results of one token each by their number, where the runner takes that."""
         self.now_s = 0.0
         self.index = 0
         self.coming: list[Job] = []
@@ -301,7 +304,10 @@ class MiniEngine:
             job.last_token_s = self.now_s
             if math.isnan(job.first_token_s):
                 job.first_token_s = self.now_s
-        self.runner.produced(outputs, {}, STEP_S)
+        if self.steadily and self.runner.produced_steadily(len(outputs), STEP_S):
+            self.counts["told by number"] += 1
+        else:
+            self.runner.produced(outputs, {}, STEP_S)
         for job in result.sampled:
             if not job.ended and job.output >= job.outputs:
                 self._end(job, Status.FINISHED)

@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from batchpolicy.config import PolicyConfig
-from batchpolicy.engine import Engine, EngineLimits, Observer, Run
+from batchpolicy.engine import Engine, EngineLimits, Observer, Run, StepRecord
 from batchpolicy.errors import WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost, StepShape
@@ -24,8 +24,8 @@ class SerialEngine(Engine):
     """Serves one request after another, a millisecond for each token of it.
 
     A request of ``p`` prompt and ``n`` output tokens has its first token after ``p`` ms
-    and ends after ``p + n - 1``. The next is the first in arrival order, or under the
-    policy ``priority`` the most urgent; nobody is displaced.
+    and ends after ``p + n - 1``; an observer sees these two steps. The next is the first
+    in arrival order, or under the policy ``priority`` the most urgent; nobody is displaced.
     """
 
     name: ClassVar[str] = "serial"
@@ -69,6 +69,25 @@ class SerialEngine(Engine):
             started[row] = now_s
             first[row] = now_s + r.prompt_tokens / 1000
             now_s = ended[row] = first[row] + (r.output_tokens - 1) / 1000
+            if observer is not None:
+                for start_s, end_s, tokens in (
+                    (started[row], first[row], r.prompt_tokens),
+                    (first[row], now_s, r.output_tokens - 1),
+                ):
+                    observer(
+                        StepRecord(
+                            index=n - len(left) - 1,
+                            start_s=start_s,
+                            duration_s=end_s - start_s,
+                            tokens={r.id: tokens},
+                            preempted=(),
+                            running=1,
+                            waiting=sum(
+                                q.arrival_s <= start_s for q in map(requests.__getitem__, left)
+                            ),
+                            free_kv_blocks=limits.kv_blocks - -(-r.prompt_tokens // 16),
+                        )
+                    )
         return Run(
             workload=workload,
             engine=self.name,

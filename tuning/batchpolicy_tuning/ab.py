@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batchpolicy.engine import Engine, EngineLimits
 from batchpolicy.errors import WorkloadError
@@ -51,6 +51,13 @@ class Plan:
     processes: int = 1
 
 
+class Targets(NamedTuple):
+    """What requests should meet; inf without target."""
+
+    ttft_s: float
+    tpot_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class AtLoad:
     """All runs at one load."""
@@ -92,6 +99,10 @@ class Results:
     saturation: float
     """Requests per second that are load 1."""
     workload_digest: str
+    representative: int
+    """The replication that was recorded over time; see ``typical``."""
+    targets: Mapping[str, Targets]
+    """By class, where all its requests have the same."""
     extended: bool
     """Whether some request is longer than the contexts that the profile was fitted to."""
     loads: Sequence[AtLoad]
@@ -157,6 +168,8 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         requests=sum(len(workload.requests) for workload in drawn),
         saturation=full.requests_per_s,
         workload_digest=_digest(drawn),
+        representative=typical(drawn),
+        targets=_targets(drawn),
         extended=extended,
         loads=loads,
         wall_s=time.perf_counter() - started,
@@ -172,6 +185,7 @@ def _at_load(
     workers: Workers,
     progress: Progress,
 ) -> AtLoad:
+    recorded = typical(drawn)
     replays = [
         Replay(
             f"{arm.label}, load {load:g}, replication {k}",
@@ -180,6 +194,7 @@ def _at_load(
             plan.limits,
             plan.profile.cost,
             plan.seed,
+            record=k == recorded,
         )
         for k, workload in enumerate(drawn)
         for stretched in [workload.stretched(natural_rate / rate)]
@@ -194,6 +209,16 @@ def _at_load(
     return AtLoad(
         load, rate, [[ended[i] for i in range(arm, len(replays), arms)] for arm in range(arms)]
     )
+
+
+def typical(workloads: Sequence[Workload]) -> int:
+    """The replication in the middle when they are sorted by tokens per second that arrive."""
+
+    def tokens_per_s(k: int) -> float:
+        w = workloads[k]
+        return sum(_tokens(r) for r in w.requests) / max(w.span_s, 1e-9)
+
+    return sorted(range(len(workloads)), key=tokens_per_s)[(len(workloads) - 1) // 2]
 
 
 def check_fit(workloads: Iterable[Workload], limits: EngineLimits) -> None:
@@ -236,6 +261,14 @@ def _classes(workloads: Sequence[Workload]) -> dict[str, int]:
             counts[r.request_class] = counts.get(r.request_class, 0) + 1
             priority[r.request_class] = min(priority.get(r.request_class, r.priority), r.priority)
     return {name: counts[name] for name in sorted(counts, key=lambda name: (priority[name], name))}
+
+
+def _targets(workloads: Sequence[Workload]) -> dict[str, Targets]:
+    found: dict[str, set[Targets]] = {}
+    for workload in workloads:
+        for r in workload.requests:
+            found.setdefault(r.request_class, set()).add(Targets(r.ttft_slo_s, r.tpot_slo_s))
+    return {name: next(iter(same)) for name, same in found.items() if len(same) == 1}
 
 
 def _digest(workloads: Iterable[Workload]) -> str:

@@ -30,7 +30,7 @@ from batchpolicy import registry
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import load_profile
-from batchpolicy_tuning import ab, report, table
+from batchpolicy_tuning import ab, document, output, table
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
@@ -89,6 +89,9 @@ def compare(
     json: Annotated[
         Path | None, typer.Option(help="File for the results of every replication.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="File for a report with plots, to be opened in a browser.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Compare scheduling policies on the same workloads, pair by pair."""
@@ -99,8 +102,12 @@ def compare(
         )
     loads = parse_loads(load)
     arms = arms_named(policies)
-    if json is not None:
-        report.check_writable(json)
+    for path in (json, html):
+        if path is not None:
+            output.check_writable(path)
+    if html is not None:
+        # Before any run: it may lack what it draws with.
+        from batchpolicy_tuning import page
     made = load_profile(profile)
     limits = EngineLimits(
         max_num_seqs=max_num_seqs,
@@ -123,8 +130,11 @@ def compare(
     )
     with _progress(quiet) as progress:
         results = ab.run_comparison(plan, progress)
+    told = document.document(results)
     if json is not None:
-        report.write_document(results, json)
+        output.write_json(told, json)
+    if html is not None:
+        output.write_whole(page.page(told), html)
     show(results, _console())
 
 

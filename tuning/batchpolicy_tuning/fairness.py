@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from batchpolicy.engine import Run
-from batchpolicy.requests import FloatArray
+from batchpolicy.requests import BoolArray, FloatArray, IntArray
+from batchpolicy.workload import Workload
 
 WINDOW_S = 1.0
 PROMPT_PRICE = 1.0
 OUTPUT_PRICE = 2.0
+CRUMB = 1e-6
+"""What was added and taken off again may leave so much."""
 
 
 def tenant_fairness(run: Run) -> float:
@@ -31,27 +35,72 @@ def tenant_fairness(run: Run) -> float:
     Starting is what schedulers decide: what runs, engines serve alike. Work that is
     displaced later is not taken back here; it shows as preemptions.
     """
-    requests = run.workload.requests
-    names = sorted({r.tenant for r in requests})
-    if len(names) < 2:
-        return math.nan
-    size = np.array([_size(r.prompt_tokens, min(r.output_tokens, r.max_tokens)) for r in requests])
-    size = size / np.array([r.weight for r in requests])
-    tenant = np.array([names.index(r.tenant) for r in requests])
-    arrival_s = np.array([r.arrival_s for r in requests]) - requests[0].arrival_s
-    started_s = run.first_scheduled_s - requests[0].arrival_s
-    windows = max(math.ceil(arrival_s[-1] / WINDOW_S), 1)
-    starts = started_s < windows * WINDOW_S
-    last = np.full(len(requests), windows - 1)
-    last[starts] = (started_s[starts] / WINDOW_S).astype(np.int64)
-    # The first window at whose start it waits, or the one in which it also starts.
-    first = np.minimum(np.ceil(arrival_s / WINDOW_S).astype(np.int64), last)
-    got = np.zeros((windows, len(names)))
-    np.add.at(got, (last[starts], tenant[starts]), size[starts])
-    steps = np.zeros((windows + 1, len(names)))
-    np.add.at(steps, (first, tenant), size)
-    np.add.at(steps, (last + 1, tenant), -size)
-    return _mean_index(steps.cumsum(axis=0)[:windows], got)
+    windows = _Windows.of(run)
+    return _mean_index(windows.asked, windows.got) if len(windows.tenants) > 1 else math.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """Work of tenants in a run, as ``tenant_fairness`` counts it but without weights."""
+
+    tenants: tuple[str, ...]
+    tenant_row: IntArray
+    """Tenant of each request."""
+    arrived: FloatArray
+    """By tenant, all that it asked for."""
+    started: FloatArray
+    """By tenant, what it got while tenants competed: in windows in which at least two ask."""
+
+
+def demand(run: Run) -> Demand:
+    """What each tenant asked for, and what it got while they competed."""
+    windows = _Windows.of(run)
+    contested = _contested(windows.asked, windows.got)
+    arrived = np.zeros(len(windows.tenants))
+    np.add.at(arrived, windows.tenant_row, _sizes(run.workload))
+    weight = np.ones(len(windows.tenants))
+    weight[windows.tenant_row] = [r.weight for r in run.workload.requests]
+    return Demand(
+        windows.tenants, windows.tenant_row, arrived, windows.got[contested].sum(axis=0) * weight
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Windows:
+    """Work by window and tenant, shape ``(windows, tenants)``."""
+
+    tenants: tuple[str, ...]
+    tenant_row: IntArray
+    asked: FloatArray
+    got: FloatArray
+
+    @classmethod
+    def of(cls, run: Run) -> _Windows:
+        requests = run.workload.requests
+        names = sorted({r.tenant for r in requests})
+        size = _sizes(run.workload) / np.array([r.weight for r in requests])
+        place = {name: i for i, name in enumerate(names)}
+        tenant = np.array([place[r.tenant] for r in requests])
+        arrival_s = np.array([r.arrival_s for r in requests]) - requests[0].arrival_s
+        started_s = run.first_scheduled_s - requests[0].arrival_s
+        windows = max(math.ceil(arrival_s[-1] / WINDOW_S), 1)
+        starts = started_s < windows * WINDOW_S
+        last = np.full(len(requests), windows - 1)
+        last[starts] = (started_s[starts] / WINDOW_S).astype(np.int64)
+        # The first window at whose start it waits, or the one in which it also starts.
+        first = np.minimum(np.ceil(arrival_s / WINDOW_S).astype(np.int64), last)
+        got = np.zeros((windows, len(names)))
+        np.add.at(got, (last[starts], tenant[starts]), size[starts])
+        steps = np.zeros((windows + 1, len(names)))
+        np.add.at(steps, (first, tenant), size)
+        np.add.at(steps, (last + 1, tenant), -size)
+        return cls(tuple(names), tenant, steps.cumsum(axis=0)[:windows], got)
+
+
+def _sizes(workload: Workload) -> FloatArray:
+    return np.array(
+        [_size(r.prompt_tokens, min(r.output_tokens, r.max_tokens)) for r in workload.requests]
+    )
 
 
 def _size(prompt_tokens: int, output_tokens: int) -> float:
@@ -60,13 +109,17 @@ def _size(prompt_tokens: int, output_tokens: int) -> float:
 
 def _mean_index(asked: FloatArray, got: FloatArray) -> float:
     """Jain's index, averaged over windows; both arrays have shape ``(windows, tenants)``."""
-    # What was added and taken off again may leave a crumb.
-    asks = asked > 1e-6
-    most = got.max(axis=1, keepdims=True)
-    contested = (asks.sum(axis=1) >= 2) & (most[:, 0] > 0.0)
+    contested = _contested(asked, got)
     if not contested.any():
         return math.nan
+    asks, most = asked > CRUMB, got.max(axis=1, keepdims=True)
     least = np.where(asks, np.minimum(asked, most), 1.0)[contested]
     x = np.where(asks[contested], got[contested], 0.0) / least
     index = x.sum(axis=1) ** 2 / (asks[contested].sum(axis=1) * (x**2).sum(axis=1))
     return float(index.mean())
+
+
+def _contested(asked: FloatArray, got: FloatArray) -> BoolArray:
+    """Windows in which at least two tenants ask and something starts."""
+    contested: BoolArray = ((asked > CRUMB).sum(axis=1) >= 2) & (got.max(axis=1) > 0.0)
+    return contested

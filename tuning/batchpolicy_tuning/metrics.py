@@ -101,6 +101,7 @@ class RequestColumns:
 
     @classmethod
     def of(cls, run: Run) -> RequestColumns:
+        """The columns of a run."""
         requests = run.workload.requests
         arrival_s = np.array([r.arrival_s for r in requests])
         ttft_slo_s = np.array([r.ttft_slo_s for r in requests])
@@ -131,6 +132,7 @@ class RequestColumns:
         )
 
     def values(self, rows: BoolArray) -> Values:
+        """Metrics that are taken over some of the requests."""
         targeted = self.targeted & rows
         return {
             "ttft.p50": percentile(self.ttft_s[rows], 50),

@@ -14,6 +14,8 @@ from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.metrics import Measured, measure
 from batchpolicy_tuning.pool import RunFailed
+from batchpolicy_tuning.pooled import Facts
+from batchpolicy_tuning.recording import Recorder, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,9 @@ class Outcome:
     """What is kept of a run."""
 
     measured: Measured
+    facts: Facts
+    recording: Recording | None
+    """What happened over time, where it was asked for."""
     peak_waiting: int
     end_s: float
     steps: int
@@ -40,6 +45,8 @@ class Replay:
     limits: EngineLimits
     cost: StepCost
     seed: int
+    record: bool = False
+    """Whether to keep what happened over time."""
 
     def __call__(self, engine: Engine, /) -> Outcome:
         """Replay it and measure.
@@ -52,8 +59,16 @@ class Replay:
             When it ends with any other error.
         """
         started = time.perf_counter()
+        recorder = Recorder(self.limits) if self.record else None
         try:
-            run = engine.replay(self.workload, self.config, self.limits, self.cost, seed=self.seed)
+            run = engine.replay(
+                self.workload,
+                self.config,
+                self.limits,
+                self.cost,
+                seed=self.seed,
+                observer=recorder,
+            )
         except BatchPolicyError as fault:
             raise type(fault)(f"{self.title}: {fault}") from fault
         except Exception as fault:
@@ -62,6 +77,8 @@ class Replay:
             raise RunFailed(f"{self.title}: {type(fault).__name__} in {where}: {fault}") from fault
         return Outcome(
             measured=measure(run),
+            facts=Facts.of(run),
+            recording=None if recorder is None else recorder.recording(run),
             peak_waiting=run.peak_waiting,
             end_s=run.end_s,
             steps=run.steps,

@@ -110,7 +110,7 @@ def test_a_faulty_answer_means_order_of_arrival_for_that_step(
 def test_a_strict_runner_raises_what_went_wrong(method: str, bad: Callable[..., Any]) -> None:
     runner = runner_of(Patched.over(Shortest(), **{method: bad}), strict=True)
     arrive(runner, {"a": 1})
-    with pytest.raises(Exception) as caught:  # noqa: B017 - of whatever class the policy's is
+    with pytest.raises(Exception) as caught:
         next_plan(runner)
     assert runner.counters["policy_faults"] == 0
     if bad in {nan, infinite, too_long, square, words, fractions, scalar}:

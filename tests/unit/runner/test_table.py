@@ -130,7 +130,7 @@ def test_a_slot_set_holds_what_a_set_would(changes: list[tuple[bool, int]]) -> N
     slots, expected = SlotSet(), set[int]()
     for add, slot in changes:
         if add:
-            slots.add(slot)
+            slots.add(slot, slot % 3)
             expected.add(slot)
         else:
             assert slots.discard(slot) == (slot in expected)
@@ -138,12 +138,15 @@ def test_a_slot_set_holds_what_a_set_would(changes: list[tuple[bool, int]]) -> N
         assert len(slots) == len(expected)
     assert sorted(slots.array().tolist()) == sorted(expected)
     assert all((slot in slots) == (slot in expected) for slot in range(91))
+    if expected:
+        assert slots.most_urgent == min(slot % 3 for slot in expected)
+        assert slots.least_urgent == max(slot % 3 for slot in expected)
 
 
 def test_a_slot_set_grows() -> None:
     slots = SlotSet()
     for slot in range(500):
-        slots.add(slot)
+        slots.add(slot, 0)
     assert slots.array().tolist() == list(range(500))
 
 

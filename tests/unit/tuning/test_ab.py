@@ -12,9 +12,10 @@ from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.profiles import load_profile
 from batchpolicy.workload import Workload, WorkloadRequest
-from batchpolicy_tuning import report, table
+from batchpolicy_tuning import output, report, table
 from batchpolicy_tuning.ab import Plan, Results, check_fit, run_comparison
 from batchpolicy_tuning.arms import arms_named
+from batchpolicy_tuning.document import document
 from batchpolicy_tuning.metrics import METRICS, Metric
 from batchpolicy_tuning.pool import RunFailed
 from batchpolicy_tuning.statistics import Verdict
@@ -199,7 +200,7 @@ def test_a_request_that_can_never_fit_is_named_before_any_run() -> None:
 def test_the_document_carries_what_is_shown_and_what_it_came_from(tmp_path: Path) -> None:
     found = _compared()
     path = tmp_path / "out.json"
-    report.write_document(found, path)
+    output.write_json(document(found), path)
     told = json.loads(path.read_text())
     assert told["workload"]["classes"] == {"chat": 10, "batch": 20}
     assert told["saturation_requests_per_s"] == pytest.approx(8 / 6.2)
@@ -228,7 +229,7 @@ def test_a_request_past_the_measured_contexts_marks_every_report(
     )
     found = run_comparison(plan, Silent())
     assert found.extended is extended
-    assert report.document(found)["profile_extended"] is extended
+    assert document(found)["profile_extended"] is extended
     marked = [note for note in table.notes(found) if "extended: some contexts" in note]
     assert len(marked) == extended
 
@@ -245,17 +246,17 @@ def test_limits_that_leave_the_profile_are_refused_before_anything_runs() -> Non
 def test_what_has_no_value_is_null(tmp_path: Path) -> None:
     apart = Same((request("a", 0.0, 100), request("b", 9.0, 100)))
     path = tmp_path / "out.json"
-    report.write_document(_compared(apart, load=0.01), path)
+    output.write_json(document(_compared(apart, load=0.01)), path)
     scope = json.loads(path.read_text())["loads"][0]["policies"][0]["scopes"][0]
     assert scope["metrics"]["jain"]["mean"] is None
 
 
 def test_a_document_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder"):
-        report.check_writable(tmp_path / "none" / "out.json")
+        output.check_writable(tmp_path / "none" / "out.json")
     with pytest.raises(ConfigError, match="is a folder"):
-        report.check_writable(tmp_path)
-    report.check_writable(tmp_path / "out.json")
+        output.check_writable(tmp_path)
+    output.check_writable(tmp_path / "out.json")
     assert not list(tmp_path.iterdir())
 
 
@@ -264,7 +265,7 @@ def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     path.write_text("before")
     broken = replace(_compared(), workload_digest=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        report.write_document(broken, path)
+        output.write_json(document(broken), path)
     assert path.read_text() == "before"
     assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
 

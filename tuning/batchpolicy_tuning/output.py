@@ -1,0 +1,53 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from batchpolicy.errors import ConfigError
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place where a report could not be written, before any work.
+
+    Raises
+    ------
+    ConfigError
+        When it is a folder, or its folder is missing or read-only.
+    """
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is no ordinary file, which could be replaced in one go.")
+    if not folder.is_dir():
+        raise ConfigError(f"{path}: no folder {str(folder)!r}; make it first.")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{path}: no permission to write into {str(folder)!r}.")
+
+
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document as JSON in one go."""
+    write_whole(json.dumps(document, indent=1, allow_nan=False) + "\n", path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a text in one go: the file is whole, or as it was before."""
+    path = path.resolve()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        # mkstemp lets nobody else read; a report is like any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
