@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from itertools import chain
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(
@@ -40,7 +39,6 @@ def format_seconds(seconds: float) -> str:
         return "-" if math.isnan(seconds) else "inf"
     # Rounded first, so that a hair under a millisecond is not a thousand microseconds.
     shown = float(f"{seconds:.3g}")
-    fits = (u for u in ("h", "min") if abs(shown) >= 2 * _SECONDS[u])
-    fits = chain(fits, (u for u in ("s", "ms") if abs(shown) >= _SECONDS[u]))
-    unit = next(fits, "us")
+    least = {"h": 7200.0, "min": 120.0, "s": 1.0, "ms": 1e-3}
+    unit = next((unit for unit, seconds in least.items() if abs(shown) >= seconds), "us")
     return f"{shown / _SECONDS[unit]:.3g} {unit}"

@@ -162,8 +162,10 @@ class Fairness(Scorer):
 
     def _idle_tenants(self, rows: Requests) -> IntArray:
         """Tenants of the rows that have nothing waiting, in order of submission."""
-        tenants, first = np.unique(rows.tenant, return_index=True)
-        tenants = tenants[np.argsort(rows.seq[first], kind="stable")]
+        tenants = rows.tenant
+        if len(tenants) > 1:
+            tenants, first = np.unique(tenants, return_index=True)
+            tenants = tenants[np.argsort(rows.seq[first], kind="stable")]
         idle: IntArray = tenants[self._queued[tenants] == 0.0]
         return idle
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -67,6 +67,7 @@ class Overhead(Bench):
             (
                 f"vLLM {seams.vllm_version}; medians of {steps} calls of each, alternated; "
                 "thread time of schedule() + update_from_output(), of an abort alone.",
+                "One class, so that nobody is displaced; ten tenants, all with a TTFT target.",
                 "Ratios hold on a busy machine; the microseconds are this machine's.",
             ),
         )
@@ -108,15 +109,14 @@ class _Side:
     def __init__(self, scheduler: Any, seats: int, waiting: int) -> None:
         self._scheduler = scheduler
         self._ids = (f"r{i}" for i in range(10**9))
-        self._classes: Iterator[int] = (5 * (i % 3) for i in range(10**9))
         for _ in range(seats):
-            self._add(0)
+            self._add()
         while any(r.is_prefill_chunk or not r.num_output_tokens for r in scheduler.running) or (
             len(scheduler.running) < seats
         ):
             self.full_step()
         for _ in range(waiting):
-            self._add(next(self._classes))
+            self._add()
         for _ in range(3):
             self.full_step()
 
@@ -143,7 +143,7 @@ class _Side:
         scheduler = self._scheduler
         ended = scheduler.running[len(scheduler.running) // 2].request_id
         scheduler.finish_requests(ended, seams.RequestStatus.FINISHED_ABORTED)
-        self._add(next(self._classes))
+        self._add()
         return self.full_step()
 
     def abort(self) -> float:
@@ -154,10 +154,10 @@ class _Side:
         started = time.thread_time()
         scheduler.finish_requests(request_id, seams.RequestStatus.FINISHED_ABORTED)
         took = time.thread_time() - started
-        self._add(next(self._classes))
+        self._add()
         return took
 
-    def _add(self, priority: int) -> None:
+    def _add(self) -> None:
         number = next(self._ids)
         self._scheduler.add_request(
             seams.Request(
@@ -171,7 +171,6 @@ class _Side:
                 ),
                 pooling_params=None,
                 arrival_time=time.monotonic(),
-                priority=priority,
             )
         )
 

@@ -180,10 +180,7 @@ class Ledger:
                 self._in_flight.append(steady)
                 return
             self._unsettle()
-        known = self.table.slots
-        pairs = [(known[i], n) for i, n in tokens.items() if i in known]
-        slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
-        counts = np.array([n for _, n in pairs], dtype=np.int64)
+        slots, counts = self._numbers(tokens)
         columns = self.table.columns
         left = self.table.rows(slots).prefill_tokens
         prefill = np.minimum(counts, left)
@@ -206,9 +203,7 @@ class Ledger:
         self.step_s = elapsed_s
         columns, known = self.table.columns, self.table.slots
         at_s = self.now_s + elapsed_s
-        pairs = [(known[i], n) for i, n in outputs.items() if n and i in known]
-        slots = np.array([slot for slot, _ in pairs], dtype=np.intp)
-        counts = np.array([n for _, n in pairs], dtype=np.int64)
+        slots, counts = self._numbers(outputs)
         done = self._in_flight.popleft() if self._in_flight else None
         if isinstance(done, _Steady):
             done = done.rows
@@ -218,7 +213,9 @@ class Ledger:
             slots, counts = slots[old], counts[old]
         columns["output_tokens"][slots] += counts
         # Tokens in flight of a row that was preempted since then are computed again.
-        self._size_waiting(slots[columns["status"][slots] == int(Status.WAITING)])
+        again = columns["status"][slots] == int(Status.WAITING)
+        if again.any():
+            self._size_waiting(slots[again])
         first = slots[np.isnan(columns["first_token_s"][slots])]
         columns["first_token_s"][first] = at_s
         columns["last_token_s"][slots] = at_s
@@ -316,6 +313,19 @@ class Ledger:
             np.array(both + list(delivered.values()), dtype=np.int64),
             elapsed_s,
         )
+
+    def _numbers(self, tokens: Mapping[str, int]) -> tuple[Slots, IntArray]:
+        """Slots and positive token counts of the ids that are known."""
+        known = self.table.slots
+        try:
+            slots = np.fromiter(map(known.__getitem__, tokens), np.intp, len(tokens))
+            counts = np.fromiter(tokens.values(), np.int64, len(tokens))
+        except KeyError:
+            # The engine may still report what has ended here.
+            return self._numbers({i: n for i, n in tokens.items() if i in known})
+        if len(counts) and not counts.min():
+            slots, counts = slots[counts > 0], counts[counts > 0]
+        return slots, counts
 
     def _size_waiting(self, slots: Slots) -> None:
         """Blocks that a waiting row takes: those of its prompt and of what it has put out."""

@@ -47,24 +47,20 @@ class Planner:
     displaced: StateArray = field(default_factory=StateArray)
     """Times that each slot was displaced by a more urgent request."""
 
-    def admit(
-        self,
-        waiting: Requests,
-        step: Step,
-        left: Left,
-        running: Requests,
-        demand: Demand,
-        displace: bool,
+    def offer(self, waiting: Requests, step: Step) -> Plan:
+        """Offer the best waiting rows in order; where one does not fit, the engine stops."""
+        return Plan(self._best(waiting, step, step.window).request_id)
+
+    def displace(
+        self, waiting: Requests, running: Requests, step: Step, demand: Demand, left: Left
     ) -> Plan:
         """Offer the best waiting rows, displacing for those of a more urgent class.
 
-        ``left`` is what running rows leave when each gets all of its ``demand``;
-        below 0 where that is more than there is.
+        ``left`` is what running rows leave when each gets all of its ``demand``; below
+        0 where that is more than there is.
         """
-        ranking = self.guard.rank(waiting, step)
-        rows = self._candidates(waiting, ranking, step, displace)
-        best = waiting.take(rows)
-        room = _Displacer(self, running, demand, step) if displace else None
+        best = self._best(waiting, step, step.window + MAX_VICTIMS_A_STEP)
+        room = _Displacer(self, running, demand, step)
         chunk = self.engine.max_prefill_chunk
         planned: list[int] = []
         held: list[int] = []
@@ -80,11 +76,7 @@ class Planner:
                 need = Room(
                     max(1 - left.seats, 0), max(blocks - left.blocks, 0), max(1 - left.tokens, 0)
                 )
-                freed = (
-                    room.make_room(priority, need)
-                    if room is not None and pressing[place]
-                    else None
-                )
+                freed = room.make_room(priority, need) if pressing[place] else None
                 if freed is None:
                     held.append(place)
                     continue
@@ -98,9 +90,7 @@ class Planner:
             planned.append(place)
         ids = best.request_id
         # The engine knows better what fits, so rows held here are still offered, last.
-        return Plan(
-            [ids[place] for place in planned + held], room.victims if room is not None else []
-        )
+        return Plan([ids[place] for place in planned + held], room.victims)
 
     def relieve(self, running: Requests, step: Step, demand: Demand, short: int) -> Plan:
         """Running rows will need ``short`` blocks too many: displace the least urgent."""
@@ -108,10 +98,14 @@ class Planner:
         room.make_room(None, Room(0, short, 0))
         return Plan([], room.victims, reorder=True)
 
+    def _best(self, waiting: Requests, step: Step, window: int) -> Requests:
+        """The ``window`` rows that the policy ranks first, in its order."""
+        ranking = self.guard.rank(waiting, step)
+        return waiting.take(self._candidates(waiting, ranking, step, window))
+
     def _candidates(
-        self, waiting: Requests, ranking: Ranking, step: Step, displace: bool
+        self, waiting: Requests, ranking: Ranking, step: Step, window: int
     ) -> IntArray:
-        window = step.window + (MAX_VICTIMS_A_STEP if displace else 0)
         benefit, tier, admissible = ranking
         if admissible is None:
             return best_first(benefit, tier, waiting.seq, window)

@@ -107,6 +107,13 @@ class PolicyRunner:
             self._rest(running, waiting, free_kv_blocks, free_seats)
             return _NOTHING
         ledger.settle()
+        if not (displace or tight or crowded):
+            # All decode and blocks abound, so that a block for each is near enough.
+            budget = engine.max_token_budget - engine.decode_tokens * len(running)
+            blocks = free_kv_blocks - len(running)
+            step = self._step(running, waiting, free_seats, max(budget, 0), max(blocks, 0))
+            self._deliver(step)
+            return self._planner.offer(waiting, step) if budget > 0 else _NOTHING
         needs = self._demand(running, engine.max_token_budget)
         budget = engine.max_token_budget - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -118,12 +125,14 @@ class PolicyRunner:
         crowded = crowded and needs.wanted > engine.max_token_budget
         if not len(waiting) or not (displace or (free_seats > 0 and budget > 0)):
             return Plan(reorder=crowded)
+        if not displace:
+            return self._planner.offer(waiting, step)._replace(reorder=crowded)
         if needs.wanted > engine.max_token_budget:
             # What a victim gives up goes to running rows first, until all have what they want.
             needs = self._demand(running, needs.wanted)
             blocks = free_kv_blocks - int(needs.blocks.sum())
         left = Left(free_seats, blocks, engine.max_token_budget - needs.wanted)
-        plan = self._planner.admit(waiting, step, left, running, needs, displace)
+        plan = self._planner.displace(waiting, running, step, needs, left)
         return plan._replace(reorder=crowded)
 
     def keep_order(self, ids: Sequence[str]) -> list[str]:
