@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from batchpolicy.errors import ConfigError
+
 Progress = Callable[[str], None]
 """Told what is being measured."""
 
@@ -38,6 +40,20 @@ class Bench(ABC):
     """Measures something side by side with its baseline in one run."""
 
     summary: ClassVar[str]
+    engine: ClassVar[str] = ""
+    """The engine that it measures; empty where that makes no difference."""
+
+    def choose_engine(self, engine: str) -> None:
+        """Measure this engine; a bench that leaves a choice overrides it.
+
+        Raises
+        ------
+        ConfigError
+            When it measures another one, or none.
+        """
+        if engine != self.engine:
+            measured = repr(self.engine) if self.engine else "no engine"
+            raise ConfigError(f"this bench measures {measured}, not {engine!r}.")
 
     @abstractmethod
     def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, NoReturn, cast
 
@@ -16,9 +17,16 @@ from rich.table import Column, Table
 from typing_extensions import override
 
 from batchpolicy import registry
-from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable, WorkloadError
+from batchpolicy.errors import (
+    BatchPolicyError,
+    ConfigError,
+    EngineUnavailable,
+    StepLimitReached,
+    WorkloadError,
+)
 
 FAULT, USAGE = 1, 2
+GATE_FAILED, INVALID = 4, 5
 _THE_USERS = (ConfigError, WorkloadError, EngineUnavailable)
 
 # Help without importing what runs the command.
@@ -26,9 +34,10 @@ _SUMMARIES = {"ab": "Compare policies on an engine: paired intervals, losers sho
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 ok, 1 fault, 2 usage.
+    """Run one command and return its exit status.
 
-    Commands of other packages raise ``BatchPolicyError`` and leave the rest to this.
+    0 ok, 1 fault, 2 usage, 4 a gate failed, 5 the measurement is invalid. Commands of
+    other packages raise ``BatchPolicyError`` and leave the rest to this.
     """
     # Behind everything installed, so that no file of the user's shadows a library.
     if os.getcwd() not in sys.path and "" not in sys.path:
@@ -38,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BatchPolicyError as e:
         print(e, file=sys.stderr)
+        if isinstance(e, StepLimitReached):
+            return INVALID
         return USAGE if isinstance(e, _THE_USERS) else FAULT
     except BrokenPipeError:
         # Whoever read us has enough; the interpreter must not complain at its exit either.
@@ -260,6 +271,65 @@ def check(
         print(f"\n{policy}: {kept} of {len(results)} promises kept")
     if failed:
         raise typer.Exit(FAULT)
+
+
+@app.command("bench")
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(help="A bench; without one they are listed.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Engine to measure, where the bench leaves a choice.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only see that it works; the figures mean little.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Measure something side by side with what it is held against."""
+    if name is None:
+        _list_benches(as_json)
+        return
+    chosen = registry.bench_class(name)()
+    if engine is not None:
+        chosen.choose_engine(engine)
+
+    def progress(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    report = chosen.run(progress, quick=quick)
+    if as_json:
+        emit_json({"bench": name, "quick": quick, **asdict(report)})
+        return
+    out = console()
+    out.print(report.title, style="bold", markup=False)
+    table = Table("what", "measured", "goal", "", "", box=None, pad_edge=False)
+    for one in report.measurements:
+        met = {None: "", True: "met", False: "not met"}[one.met]
+        table.add_row(one.what, one.value, one.goal, met, one.reason)
+    out.print(table, markup=False)
+    for note in report.notes:
+        out.print(note, markup=False)
+    if quick:
+        out.print("A quick run: the figures mean little.", markup=False)
+
+
+def _list_benches(as_json: bool) -> None:
+    found: list[dict[str, str]] = []
+    for name in registry.names(registry.BENCHES):
+        try:
+            found.append({"name": name, "summary": registry.bench_class(name).summary})
+        except BatchPolicyError as e:
+            found.append({"name": name, "error": str(e)})
+    if as_json:
+        emit_json(found)
+        return
+    table = Table("bench", "what it measures", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(one["name"], one.get("summary") or f"cannot be run here: {one['error']}")
+    console().print(table, markup=False)
 
 
 def _said(error: Exception) -> str:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from batchpolicy import registry
 from batchpolicy.component import Component
@@ -57,6 +65,31 @@ class RequestDefaults(Component):
     """Priority of requests that ask for none; lower is more urgent."""
 
 
+class Bounds(Component):
+    """What holds under every policy, however it ranks."""
+
+    max_bypass_s: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 2.0
+    """Time for which others may pass a request whose KV does not fit; 0 for never."""
+
+
+class Queue(Component):
+    """How long requests may wait."""
+
+    ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
+    """Longest wait before a first start, for requests that name none; inf for no limit."""
+
+
+class LimitSettings(Component):
+    """Limits below those that the engine was started with; an absent one stays as it is."""
+
+    max_num_seqs: PositiveInt | None = None
+    """Requests that run at once."""
+    max_num_batched_tokens: PositiveInt | None = None
+    """Tokens of one step."""
+    prefill_chunk: PositiveInt | None = None
+    """Most prompt tokens of one request in one step."""
+
+
 class PolicyConfig(BaseModel):
     """What a policy file says."""
 
@@ -64,6 +97,9 @@ class PolicyConfig(BaseModel):
 
     policy: PolicySpec
     preempt: Preempt | None = None
+    bounds: Bounds | None = None
+    queue: Queue | None = None
+    limits: LimitSettings | None = None
     requests: RequestDefaults = RequestDefaults()
     title: str = ""
 
@@ -91,6 +127,13 @@ class PolicyConfig(BaseModel):
             return self.preempt
         return "never" if self.build_policy().native_order() is not None else "class"
 
+    def native_order(self) -> str | None:
+        """The engine's own order, if that is all that is asked for; else None."""
+        asked = (self.bounds, self.queue, self.limits)
+        if any(part is not None for part in asked) or self.preempts() != "never":
+            return None
+        return self.build_policy().native_order()
+
 
 class PolicyFile(Component):
     """The keys of a policy file; ``policy`` is read apart, as its keys depend on the name."""
@@ -100,6 +143,12 @@ class PolicyFile(Component):
     policy: Any
     preempt: Preempt | None = None
     """Who may be displaced to admit others: nobody, or running requests of a worse class."""
+    bounds: Bounds | None = None
+    """What holds under every policy, however it ranks."""
+    queue: Queue | None = None
+    """How long requests may wait."""
+    limits: LimitSettings | None = None
+    """Limits below those that the engine was started with."""
     requests: RequestDefaults = RequestDefaults()
 
 
@@ -118,7 +167,13 @@ def load_config(path: str | Path) -> PolicyConfig:
     if read is None or spec is None:
         raise AssertionError("a part that could not be read has a fault")
     return PolicyConfig(
-        policy=spec, preempt=read.preempt, requests=read.requests, title=Path(path).stem
+        policy=spec,
+        preempt=read.preempt,
+        bounds=read.bounds,
+        queue=read.queue,
+        limits=read.limits,
+        requests=read.requests,
+        title=Path(path).stem,
     )
 
 

@@ -121,5 +121,7 @@ class Engine(ABC):
         Raises
         ------
         WorkloadError
-            When a request cannot fit into the limits, or ``max_steps`` is reached.
+            When a request cannot fit into the limits.
+        StepLimitReached
+            When ``max_steps`` do not serve the workload.
         """

@@ -4,6 +4,7 @@
   x ConfigError
     + UnknownPlugin
   x WorkloadError
+    + StepLimitReached
   x EngineUnavailable
   x PolicyContractError
 """
@@ -26,6 +27,10 @@ class UnknownPlugin(ConfigError):
 
 class WorkloadError(BatchPolicyError):
     """A trace or workload is empty, unsorted, or asks what no engine can serve."""
+
+
+class StepLimitReached(WorkloadError):
+    """A run was ended before it had served its workload, so that it measured nothing."""
 
 
 class EngineUnavailable(BatchPolicyError):

@@ -62,6 +62,18 @@ class Ranking(NamedTuple):
     benefit: FloatArray
     tier: IntArray | None = None
     admissible: BoolArray | None = None
+    refuse: BoolArray | None = None
+    """Requests to end now, as refused."""
+
+
+class Limits(NamedTuple):
+    """Limits of the next steps; None for the engine's start value, which is the ceiling."""
+
+    max_running: int | None = None
+    token_budget: int | None = None
+    """Of one step, decodes included."""
+    prefill_chunk: int | None = None
+    """Most prompt tokens of one request in one step."""
 
 
 class Work(NamedTuple):
@@ -111,6 +123,10 @@ class Policy(Component, ABC):
         return Ranking(
             self.benefit(waiting, step), self.tier(waiting, step), self.admissible(waiting, step)
         )
+
+    def limits(self, step: Step) -> Limits:
+        """Limits from this step on, asked before ``rank``; ``step`` shows the ceilings."""
+        return Limits()
 
     def native_order(self) -> str | None:
         """The engine's own order that these parameters amount to, or None."""

@@ -22,6 +22,7 @@ from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable,
 from batchpolicy.policy import Policy
 
 if TYPE_CHECKING:
+    from batchpolicy.bench import Bench
     from batchpolicy.engine import Engine
     from batchpolicy.terms import Term
 
@@ -29,6 +30,7 @@ POLICIES = "batchpolicy.policies"
 TERMS = "batchpolicy.terms"
 ENGINES = "batchpolicy.engines"
 COMMANDS = "batchpolicy.commands"
+BENCHES = "batchpolicy.benches"
 
 _FILE_MODULE = "batchpolicy_file_"
 
@@ -165,6 +167,16 @@ def engine(name: str) -> Engine:
             f"engine {name!r} needs package {package!r}, which is not installed here. Install "
             f"batchpolicy beside your {name}, or without a GPU: make .venv-{name}"
         ) from e
+
+
+def bench_class(name: str) -> type[Bench]:
+    """The bench called ``name``; see ``policy_class``."""
+    from batchpolicy.bench import Bench  # not needed by what an engine loads
+
+    found = load(BENCHES, name)
+    if _is_class(found) and issubclass(found, Bench):
+        return found
+    raise _no_subclass(name, found, "Bench")
 
 
 def near(word: str, known: Iterable[str]) -> str:

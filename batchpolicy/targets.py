@@ -1,7 +1,8 @@
-"""Targets, in the one grammar of policy files, options and reports.
+"""Targets and gates, in the one grammar of policy files, options and reports.
 
 ``ttft.p99<=500ms@class=chat`` is a metric, a statistic, a direction, a bound with
-its unit, and the class or tenant that it is for (without one, all requests).
+its unit, and the class or tenant that it is for (without one, all requests). A gate,
+``ttft.p99<=+5%@class=chat``, has a signed change against a baseline as its bound.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, TypeVar, cast, get_args
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.quantities import parse_seconds
 
 ScopeKind = Literal["class", "tenant"]
+T = TypeVar("T", "Target", "Gate")
 
 
 class Measure(Enum):
@@ -105,6 +107,38 @@ class Target:
         return f"{head}{'<=' if self.at_most else '>='}{bound}{scope}"
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The most that a metric may change for the worse, or the least that it must for the better.
+
+    ``str`` gives it back in the grammar.
+    """
+
+    metric: str
+    statistic: str | None
+    """None for metrics that are one number for a run."""
+    change: float
+    """0.05 for ``+5%``: of the baseline, or for shares, which are parts of 1, in points."""
+    at_most: bool
+    scope_kind: ScopeKind | None = None
+    """None when all requests count."""
+    scope_name: str = ""
+
+    @property
+    def key(self) -> str:
+        """Metric and statistic: ``ttft.p99``."""
+        return f"{self.metric}.{self.statistic}" if self.statistic else self.metric
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the change counts in parts of the baseline, and not in points."""
+        return METRICS[self.metric].measure is not Measure.SHARE
+
+    def __str__(self) -> str:
+        scope = f"@{self.scope_kind}={self.scope_name}" if self.scope_kind else ""
+        return f"{self.key}{'<=' if self.at_most else '>='}{_percent_text(self.change)}{scope}"
+
+
 def parse_target(text: str) -> Target:
     """The target that ``text`` states; ``p99_ttft<=1s`` is read as ``ttft.p99<=1s``.
 
@@ -113,7 +147,7 @@ def parse_target(text: str) -> Target:
     ConfigError
         When any part is unknown, missing or makes no sense; all of them are named.
     """
-    target, faults = _parse(text)
+    target, faults = _parse(text, _read_bound, Target)
     if target is None:
         raise ConfigError(f"target {text!r}: {'; '.join(faults)}")
     return target
@@ -127,23 +161,42 @@ def parse_targets(texts: Iterable[str]) -> list[Target]:
     ConfigError
         Names the mistakes of all texts at once.
     """
-    targets: list[Target] = []
+    return _parse_all("targets", texts, _read_bound, Target)
+
+
+def parse_gates(texts: Iterable[str]) -> list[Gate]:
+    """The gates that the texts state, in order: ``ttft.p99<=+5%``, ``attainment>=-1%``.
+
+    Raises
+    ------
+    ConfigError
+        Names the mistakes of all texts at once.
+    """
+    return _parse_all("gates", texts, _read_change, Gate)
+
+
+_ReadBound = Callable[[str, str, Metric | None, list[str]], float]
+
+
+def _parse_all(what: str, texts: Iterable[str], read_bound: _ReadBound, make: type[T]) -> list[T]:
+    found: list[T] = []
     lines: list[str] = []
     for text in texts:
-        target, faults = _parse(text)
-        if target is None:
+        one, faults = _parse(text, read_bound, make)
+        if one is None:
             lines.append(f"  {text!r}: {'; '.join(faults)}")
         else:
-            targets.append(target)
+            found.append(one)
     if lines:
-        raise ConfigError("targets that cannot be read:\n" + "\n".join(lines))
-    return targets
+        raise ConfigError(f"{what} that cannot be read:\n" + "\n".join(lines))
+    return found
 
 
-def _parse(text: str) -> tuple[Target | None, list[str]]:
+def _parse(text: str, read_bound: _ReadBound, make: type[T]) -> tuple[T | None, list[str]]:
     found = _PARTS.fullmatch(text.strip())
     if found is None:
-        return None, ["expected metric.statistic<=bound, such as ttft.p99<=500ms@class=chat"]
+        such = "500ms" if make is Target else "+5%"
+        return None, [f"expected metric.statistic<=bound, such as ttft.p99<={such}@class=chat"]
     faults: list[str] = []
     head, sign, bound_text = (found[part].strip() for part in ("head", "sign", "bound"))
     name, statistic = _read_head(head, faults)
@@ -153,7 +206,7 @@ def _parse(text: str) -> tuple[Target | None, list[str]]:
     elif metric is not None and (sign == "<=") != metric.low_is_good:
         good, other = ("low", "<=") if metric.low_is_good else ("high", ">=")
         faults.append(f"{name} is good when it is {good}, write {other} instead of {sign}")
-    bound = _read_bound(bound_text, f"{head}{sign}", metric, faults)
+    bound = read_bound(bound_text, f"{head}{sign}", metric, faults)
     kind, scope = None, ""
     if found["scope"] is not None:
         kind, scope = _read_scope(found["scope"].strip(), faults)
@@ -161,7 +214,7 @@ def _parse(text: str) -> tuple[Target | None, list[str]]:
             faults.append(f"{name} compares tenants, so there is none for a single one")
     if faults:
         return None, faults
-    return Target(name, statistic, bound, sign == "<=", kind, scope), []
+    return make(name, statistic, bound, sign == "<=", kind, scope), []
 
 
 def _read_head(head: str, faults: list[str]) -> tuple[str, str | None]:
@@ -229,6 +282,27 @@ def _read_bound(text: str, before: str, metric: Metric | None, faults: list[str]
     return bound
 
 
+def _read_change(text: str, before: str, metric: Metric | None, faults: list[str]) -> float:
+    found = _NUMBER.fullmatch(text)
+    number, unit = found.groups() if found else ("", "")
+    good = "+5%" if metric is None or metric.low_is_good else "-5%"
+    if unit != "%" or number[0] not in "+-":
+        meant = f"{before}+{number}% or {before}-{number}%" if unit == "%" else f"{before}{good}"
+        faults.append(
+            f"{text!r} is no change against the baseline, which has a sign and a percent sign; "
+            f"write {meant}"
+        )
+        return math.nan
+    change = float(number) / 100.0
+    lowest, highest = -1.0, math.inf
+    if metric is not None and metric.measure is Measure.SHARE:
+        highest = 1.0
+    if not lowest < change < highest:
+        expected = "over -100%" + (" and under +100%" if highest == 1.0 else "")
+        faults.append(f"the change is {text}, expected {expected}")
+    return change
+
+
 def _read_duration(number: str, unit: str, before: str, faults: list[str]) -> float:
     if not unit:
         faults.append(
@@ -275,6 +349,12 @@ def _unknown(what: str, name: str, known: Iterable[str], meant: str | None = Non
     near = [meant] if meant else difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f", did you mean {near[0]!r}?" if near else "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(known) or 'none'}"
+
+
+def _percent_text(change: float) -> str:
+    """The change as the grammar writes it, short where that reads back exactly."""
+    texts = (f"{change * 100.0:+.{digits}g}" for digits in range(12, 18))
+    return next((t for t in texts if float(t) / 100.0 == change), f"{change * 100.0:+}") + "%"
 
 
 def _bound_text(bound: float, measure: Measure) -> str:

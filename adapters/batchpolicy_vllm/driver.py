@@ -53,6 +53,8 @@ class Driver:
         """No step gives a request more than one token, and no end of a part goes on."""
         self._blocked: dict[str, Any] = {}
         self._preempted: list[str] = []
+        self._refused: list[tuple[int, Any]] = []
+        """Outputs for clients whose requests were refused or expired, and whose they are."""
         self._tick_s = clock()
         self._clock = clock
         self._steps = 0
@@ -67,6 +69,10 @@ class Driver:
         try:
             plan = self._plan()
             requests = self._scheduler.requests
+            if plan.limits is not None:
+                seams.set_limits(self._scheduler, plan.limits)
+            for request_id, reason in plan.refuse:
+                self._refuse(request_id, reason)
             for request_id in plan.preempt:
                 seams.preempt(self._scheduler, requests[request_id])
             if plan.reorder:
@@ -90,6 +96,14 @@ class Driver:
             self._watch_preempted()
         except Exception:
             self._fail("booking a step")
+
+    def _refuse(self, request_id: str, reason: str) -> None:
+        """End a request that the runner has given up; its client hears the reason."""
+        request = self._scheduler.requests.get(request_id)
+        if request is None:
+            return
+        seams.end(self._scheduler, request)
+        self._refused.append((request.client_index, seams.refusal(request_id, reason)))
 
     def arrived(self, request: Any) -> None:
         """A request was added."""
@@ -116,7 +130,13 @@ class Driver:
         self._preempted.append(request.request_id)
 
     def results(self, scheduled: Any, outputs: dict[int, Any]) -> None:
-        """Results came back of the step that was ``scheduled``."""
+        """Results came back of the step that was ``scheduled``; refusals join them."""
+        self._report(scheduled, outputs)
+        for client, output in self._refused:
+            seams.add_output(outputs, client, output)
+        self._refused.clear()
+
+    def _report(self, scheduled: Any, outputs: dict[int, Any]) -> None:
         if self._failed:
             return
         try:
@@ -131,7 +151,7 @@ class Driver:
             ended: list[str] = []
             for request_id, tokens, end in seams.results(outputs):
                 produced[request_id] = tokens
-                if end:
+                if end is not None:
                     ended.append(request_id)
             rejected = seams.rejected(self._scheduler, scheduled, produced)
             self.runner.produced(produced, rejected, elapsed_s)

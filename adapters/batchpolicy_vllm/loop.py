@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from batchpolicy.engine import Observer, StepRecord
-from batchpolicy.errors import WorkloadError
+from batchpolicy.errors import StepLimitReached, WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost, StepShape
 from batchpolicy.workload import WorkloadRequest
@@ -75,7 +75,7 @@ class Loop:
                 self._step(None)
                 break
             if books.steps >= max_steps:
-                raise WorkloadError(
+                raise StepLimitReached(
                     f"workload {books.workload.name!r}: {max_steps} steps did not serve it, "
                     f"{(books.status <= Status.RUNNING).sum()} of {len(books.status)} requests "
                     "are left. Lower the load, or raise max_steps."
@@ -100,6 +100,8 @@ class Loop:
 
     def _wait(self) -> None:
         """Nothing could be computed: go to the next event, which must exist."""
+        if not self._scheduler.get_num_unfinished_requests():
+            return
         events = [r.arrival_s for r in self._arrivals[-1:]] + [c[0] for c in self._cancels[:1]]
         if not events:
             raise WorkloadError(
@@ -139,8 +141,8 @@ class Loop:
             place = books.place[request_id]
             if count:
                 books.token(place, count, now_s)
-            if ended:
-                books.end(place, Status.FINISHED, now_s)
+            if ended is not None:
+                books.end(place, ended, now_s)
         # The engine admits nobody in a step that preempts, so there may be nothing to compute.
         return bool(tokens or preempted)
 
@@ -209,12 +211,6 @@ class Loop:
         )
 
     def _request(self, r: WorkloadRequest) -> Any:
-        extra: dict[str, Any] = {"weight": r.weight}
-        if r.tenant:
-            extra["tenant"] = r.tenant
-        for key in ("ttft_slo_s", "tpot_slo_s"):
-            if getattr(r, key) < math.inf:
-                extra[key] = getattr(r, key)
         return seams.Request(
             request_id=r.id,
             prompt_token_ids=self._prompt(r),
@@ -223,7 +219,7 @@ class Loop:
                 temperature=0.0,
                 ignore_eos=True,
                 stop_token_ids=[_STOP],
-                extra_args=extra,
+                extra_args=_xargs(r),
             ),
             pooling_params=None,
             arrival_time=r.arrival_s,
@@ -252,6 +248,25 @@ class Loop:
         if r.session in self._said:
             return self._said[r.session]
         return list(_tokens(f"prefix {r.prefix_id}", r.prefix_tokens if r.prefix_id else 0))
+
+
+def _xargs(r: WorkloadRequest) -> dict[str, Any]:
+    """What a request says about itself, as ``Metadata`` reads it."""
+    said: dict[str, Any] = {"weight": r.weight}
+    for key, name in (("tenant", r.tenant), ("session_id", r.session)):
+        if name:
+            said[key] = name
+    for key, value in (
+        ("ttft_slo_s", r.ttft_slo_s),
+        ("tpot_slo_s", r.tpot_slo_s),
+        # Equal deadlines have to stay equal, which sums with the arrivals would not.
+        ("deadline_at_s", r.deadline_s),
+        ("queue_ttl_s", r.queue_ttl_s),
+        ("predicted_output_tokens", r.predicted_output_tokens),
+    ):
+        if math.isfinite(value):
+            said[key] = value
+    return said
 
 
 def _answer(r: WorkloadRequest) -> list[int]:

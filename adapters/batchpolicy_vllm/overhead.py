@@ -39,6 +39,7 @@ class Overhead(Bench):
     """Scheduler time of vLLM with ``benefit`` over stock fcfs, per step and per abort."""
 
     summary: ClassVar[str] = "scheduler time of vLLM with a policy against stock fcfs"
+    engine: ClassVar[str] = "vllm"
 
     @override
     def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:

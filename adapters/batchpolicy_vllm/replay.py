@@ -33,7 +33,16 @@ class VllmReplay(Engine):
 
     name: ClassVar[str] = "vllm"
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"priority", "preemption", "chunk_budget", "prefix_cache", "tenant_fairness", "abort"}
+        {
+            "priority",
+            "preemption",
+            "chunk_budget",
+            "prefix_cache",
+            "tenant_fairness",
+            "abort",
+            "backfill",
+            "queue_ttl",
+        }
     )
 
     def __init__(self) -> None:

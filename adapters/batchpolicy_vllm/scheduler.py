@@ -46,8 +46,8 @@ class PolicyMixin(_Base):
         if config is None:
             return
         seams.check_scheduler(self)
-        order = config.build_policy().native_order()
-        if order is not None and config.preempts() == "never":
+        order = config.native_order()
+        if order is not None:
             seams.use_native_order(self, order)
             logger.info("batchpolicy: %s is the engine's own order", config.label)
             return

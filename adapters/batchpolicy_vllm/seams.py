@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from batchpolicy.errors import EngineUnavailable
+from batchpolicy.policy import Limits
 from batchpolicy.requests import IntArray, Status
 
 try:
@@ -30,6 +31,7 @@ try:
         create_request_queue,
     )
     from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
@@ -59,6 +61,9 @@ __all__ = [
     "sha256",
     "vllm_version",
 ]
+
+_OURS = "batchpolicy: "
+_FINISHED = (FinishReason.STOP, FinishReason.LENGTH)
 
 _METHODS = (
     "schedule",
@@ -212,11 +217,12 @@ def admitted(output: Any) -> dict[str, int]:
     return found
 
 
-def results(outputs: dict[int, Any]) -> Iterator[tuple[str, int, bool]]:
-    """Id, new tokens and whether it ended, of each request with a result."""
+def results(outputs: dict[int, Any]) -> Iterator[tuple[str, int, Status | None]]:
+    """Id, new tokens and how it ended, if it did, of each request with a result."""
     for core_outputs in outputs.values():
         for output in core_outputs.outputs:
-            yield output.request_id, len(output.new_token_ids), output.finish_reason is not None
+            end = None if output.finish_reason is None else how_ended(output)
+            yield output.request_id, len(output.new_token_ids), end
 
 
 def rejected(scheduler: Any, scheduled: Any, produced: Mapping[str, int]) -> dict[str, int]:
@@ -236,6 +242,49 @@ def rejected(scheduler: Any, scheduled: Any, produced: Mapping[str, int]) -> dic
 def goes_on(request: Any) -> bool:
     """A session whose next part is there, so that it waits to run again."""
     return bool(request.status == RequestStatus.WAITING)
+
+
+def set_limits(scheduler: Any, limits: Limits) -> None:
+    """Limits from the next step on; the values at start are ceilings, which the runner keeps."""
+    if limits.max_running is not None:
+        scheduler.max_num_active_reqs = limits.max_running
+    if limits.token_budget is not None:
+        scheduler.max_num_scheduled_tokens = limits.token_budget
+    if limits.prefill_chunk is not None:
+        scheduler.scheduler_config.long_prefill_token_threshold = limits.prefill_chunk
+
+
+def end(scheduler: Any, request: Any) -> None:
+    """End a request from inside; the engine gives it no output."""
+    scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+
+
+def refusal(request_id: str, reason: str) -> EngineCoreOutput:
+    """What the client of a request gets that ended before it started."""
+    return EngineCoreOutput(
+        request_id=request_id,
+        new_token_ids=[],
+        finish_reason=FinishReason.ABORT,
+        stop_reason=f"{_OURS}{reason}",
+    )
+
+
+def add_output(outputs: dict[int, Any], client: int, output: EngineCoreOutput) -> None:
+    """Send one more output to a client."""
+    if client in outputs:
+        outputs[client].outputs.append(output)
+    else:
+        outputs[client] = EngineCoreOutputs(outputs=[output])
+
+
+def how_ended(output: Any) -> Status:
+    """The state in which a request ended, by its last output."""
+    reason = str(output.stop_reason or "")
+    if reason.startswith(f"{_OURS}expired"):
+        return Status.EXPIRED
+    if reason.startswith(f"{_OURS}refused"):
+        return Status.REFUSED
+    return Status.FINISHED if output.finish_reason in _FINISHED else Status.ABORTED
 
 
 def result_count(outputs: dict[int, Any]) -> int:

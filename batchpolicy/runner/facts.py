@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from batchpolicy.policy import Role
+from batchpolicy.policy import Limits, Role
 from batchpolicy.requests import IntArray
 from batchpolicy.step_cost import StepCost
 
@@ -50,7 +50,11 @@ class RequestFacts:
     ttft_slo_s: float = math.inf
     tpot_slo_s: float = math.inf
     deadline_s: float = math.inf
+    """On the runner's clock; read only where ``arrival_s`` is known."""
+    deadline_after_s: float = math.inf
+    """Seconds from the arrival to the deadline; the earlier of the two holds."""
     queue_ttl_s: float = math.inf
+    predicted_output_tokens: float = math.nan
     arrival_s: float | None = None
     """Known only under a virtual clock; else the tick that follows stamps it."""
     ready: bool = True
@@ -71,6 +75,10 @@ class Plan(NamedTuple):
     """Running requests to displace before anything else."""
     reorder: bool = False
     """Put the running requests in ``keep_order``: blocks or tokens are short."""
+    refuse: list[tuple[str, str]] = []  # noqa: RUF012
+    """Waiting requests to end, each with the reason for its client."""
+    limits: Limits | None = None
+    """Limits from now on, never above the engine's; None to leave them as they are."""
 
 
 class Probe(Protocol):

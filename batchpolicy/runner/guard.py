@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from batchpolicy.errors import PolicyContractError
-from batchpolicy.policy import Policy, Ranking, Step
-from batchpolicy.requests import FloatArray, IntArray, Requests
+from batchpolicy.policy import Limits, Policy, Ranking, Step
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,8 @@ class Guard:
             return Ranking(
                 self._floats(ranking.benefit, n, "benefit"),
                 None if ranking.tier is None else self._ints(ranking.tier, n, "tier"),
-                None
-                if ranking.admissible is None
-                else self._array(ranking.admissible, n, "admissible", np.bool_),
+                self._bools(ranking.admissible, n, "admissible"),
+                self._bools(ranking.refuse, n, "refuse"),
             )
         except Exception:
             self._fault("policy_faults")
@@ -80,6 +79,24 @@ class Guard:
             row = int(np.flatnonzero(~usable)[0])
             self._broken(name, f"returned {values[row]} for row {row} of {n}")
         return values
+
+    def limits(self, step: Step) -> Limits:
+        """The policy's limits, or those of the engine."""
+        if self.suspended:
+            return Limits()
+        try:
+            limits = self._policy.limits(step)
+            asked: tuple[object, ...] = limits
+            for name, value in zip(Limits._fields, asked, strict=True):
+                if value is not None and not (isinstance(value, int) and value >= 1):
+                    self._broken("limits", f"returned {name} {value!r}, expected a whole number")
+            return limits
+        except Exception:
+            self._fault("policy_faults")
+            return Limits()
+
+    def _bools(self, got: object, n: int, name: str) -> BoolArray | None:
+        return None if got is None else self._array(got, n, name, np.bool_)
 
     def _ints(self, got: object, n: int, name: str) -> IntArray:
         return self._array(got, n, name, np.int64)

@@ -76,6 +76,8 @@ class Ledger:
         self.table.now_s = now_s
         if self._unstamped:
             self.table.columns["arrival_s"][self._unstamped] = now_s
+            # Counted from the arrival until now.
+            self.table.columns["deadline_s"][self._unstamped] += now_s
             self._unstamped.clear()
 
     def arrived(self, request_id: str, facts: RequestFacts) -> int:
@@ -98,8 +100,9 @@ class Ledger:
             max_tokens=facts.max_tokens,
             ttft_slo_s=facts.ttft_slo_s,
             tpot_slo_s=facts.tpot_slo_s,
-            deadline_s=facts.deadline_s,
+            deadline_s=_deadline_s(facts),
             queue_ttl_s=facts.queue_ttl_s,
+            predicted_output_tokens=facts.predicted_output_tokens,
             ready=facts.ready,
             need_kv_blocks=-(-facts.prompt_tokens // self._block_tokens),
         )
@@ -129,6 +132,14 @@ class Ledger:
         self.table.columns["status"][slot] = int(status)
         self._drop(slot)
         self.events.add("finished", slot)
+
+    def ended_waiting(self, request_id: str, status: Status) -> bool:
+        """End a request that has never started; tells whether there was such a one."""
+        slot = self.table.slots.get(request_id)
+        if slot is None or not np.isnan(self.table.columns["first_scheduled_s"][slot]):
+            return False
+        self.finished(request_id, status)
+        return True
 
     def preempted(self, request_id: str) -> None:
         """A running request lost its KV and waits again; its hook must have run before."""
@@ -346,3 +357,10 @@ class Ledger:
     def _drop(self, slot: int) -> None:
         # In exactly one of the three.
         _ = self.running.discard(slot) or self.waiting.discard(slot) or self.blocked.discard(slot)
+
+
+def _deadline_s(facts: RequestFacts) -> float:
+    """Absolute, or where the arrival is still to be stamped, counted from it."""
+    if facts.arrival_s is None:
+        return facts.deadline_after_s
+    return min(facts.deadline_s, facts.arrival_s + facts.deadline_after_s)

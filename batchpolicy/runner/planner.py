@@ -22,6 +22,7 @@ MAX_DISPLACED_A_REQUEST = 4
 SPARE_ROWS = 16
 """Rows beyond the free seats that are offered, as the engine passes some by."""
 MAX_PROBES = 64
+REFUSED = "refused: by the policy"
 PATIENCE_FRAC = 0.5
 """Part of its TTFT target that a request waits for a seat to come free before it displaces."""
 
@@ -37,19 +38,35 @@ class Left:
 
 @dataclass(slots=True)
 class Planner:
-    """Turns a ranking into a plan; keeps only how often each request was displaced."""
+    """Turns a ranking into a plan; remembers who was displaced and who is being passed."""
 
     policy: Policy
     engine: EngineFacts
     guard: Guard
     counters: Counter[str]
     probe: Probe | None
+    max_bypass_s: float
+    chunk: int | None = None
+    """Most prompt tokens of one request in one step, where that is limited."""
     displaced: StateArray = field(default_factory=StateArray)
     """Times that each slot was displaced by a more urgent request."""
+    held_since_s: StateArray = field(default_factory=lambda: StateArray(np.nan))
+    """When each slot was first passed by others because its KV did not fit."""
 
-    def offer(self, waiting: Requests, step: Step) -> Plan:
-        """Offer the best waiting rows in order; where one does not fit, the engine stops."""
-        return Plan(self._best(waiting, step, step.window).request_id)
+    def arrived(self, slot: int) -> None:
+        """A slot has a new owner."""
+        slots = np.array([slot])
+        self.displaced[slots] = 0.0
+        self.held_since_s[slots] = np.nan
+
+    def offer(self, waiting: Requests, step: Step, left: Left) -> Plan:
+        """Offer the best waiting rows, whatever runs staying where it is."""
+        best, refuse = self._best(waiting, step, step.window)
+        if int(best.need_kv_blocks.sum()) <= left.blocks:
+            # The engine takes them in this order, and stops at its seats and tokens.
+            self.held_since_s[best.slot] = np.nan
+            return Plan(best.request_id, refuse=refuse)
+        return self._fill(best, step, left, None)._replace(refuse=refuse)
 
     def displace(
         self, waiting: Requests, running: Requests, step: Step, demand: Demand, left: Left
@@ -59,26 +76,32 @@ class Planner:
         ``left`` is what running rows leave when each gets all of its ``demand``; below
         0 where that is more than there is.
         """
-        best = self._best(waiting, step, step.window + MAX_VICTIMS_A_STEP)
+        best, refuse = self._best(waiting, step, step.window + MAX_VICTIMS_A_STEP)
         room = _Displacer(self, running, demand, step)
-        chunk = self.engine.max_prefill_chunk
+        return self._fill(best, step, left, room)._replace(refuse=refuse)
+
+    def _fill(self, best: Requests, step: Step, left: Left, room: _Displacer | None) -> Plan:
+        """Plan row by row what fits; a row short of blocks may be passed for a time."""
         planned: list[int] = []
         held: list[int] = []
-        need_blocks, prefill = best.need_kv_blocks, best.prefill_tokens
+        closed = False
+        need_blocks, prefill, slots = best.need_kv_blocks, best.prefill_tokens, best.slot
+        if self.chunk is not None:
+            prefill = np.minimum(prefill, self.chunk)
         pressing = _pressing(best, step)
         for place, priority in enumerate(best.priority.tolist()):
-            tokens = int(prefill[place]) if chunk is None else min(int(prefill[place]), chunk)
             blocks = int(need_blocks[place])
             if blocks > left.blocks and place < MAX_PROBES:
                 blocks = self._probed_blocks(best, place, blocks)
-            fits = not held and left.seats > 0 and left.tokens > 0 and blocks <= left.blocks
-            if not fits:
+            open_seat = left.seats > 0 and left.tokens > 0
+            if closed or not open_seat or blocks > left.blocks:
                 need = Room(
                     max(1 - left.seats, 0), max(blocks - left.blocks, 0), max(1 - left.tokens, 0)
                 )
-                freed = room.make_room(priority, need) if pressing[place] else None
+                freed = room.make_room(priority, need) if room and pressing[place] else None
                 if freed is None:
                     held.append(place)
+                    closed = closed or not open_seat or not self._may_be_passed(slots, place, step)
                     continue
                 left.seats += freed.seats
                 left.blocks += freed.blocks
@@ -86,11 +109,19 @@ class Planner:
             left.seats -= 1
             left.blocks -= blocks
             # All that it could use, as it also takes what victims of later rows give up.
-            left.tokens -= tokens
+            left.tokens -= int(prefill[place])
             planned.append(place)
+        self.held_since_s[slots[planned]] = np.nan
         ids = best.request_id
         # The engine knows better what fits, so rows held here are still offered, last.
-        return Plan([ids[place] for place in planned + held], room.victims)
+        return Plan([ids[place] for place in planned + held], room.victims if room else [])
+
+    def _may_be_passed(self, slots: IntArray, place: int, step: Step) -> bool:
+        """A row whose KV does not fit lets others pass until its patience is over."""
+        slot = slots[place : place + 1]
+        if np.isnan(self.held_since_s[slot][0]):
+            self.held_since_s[slot] = step.now_s
+        return bool(step.now_s - self.held_since_s[slot][0] < self.max_bypass_s)
 
     def relieve(self, running: Requests, step: Step, demand: Demand, short: int) -> Plan:
         """Running rows will need ``short`` blocks too many: displace the least urgent."""
@@ -98,15 +129,29 @@ class Planner:
         room.make_room(None, Room(0, short, 0))
         return Plan([], room.victims, reorder=True)
 
-    def _best(self, waiting: Requests, step: Step, window: int) -> Requests:
-        """The ``window`` rows that the policy ranks first, in its order."""
+    def _best(
+        self, waiting: Requests, step: Step, window: int
+    ) -> tuple[Requests, list[tuple[str, str]]]:
+        """The ``window`` rows that the policy ranks first, in its order, and those it refuses."""
         ranking = self.guard.rank(waiting, step)
-        return waiting.take(self._candidates(waiting, ranking, step, window))
+        refuse: list[tuple[str, str]] = []
+        if ranking.refuse is not None and ranking.refuse.any():
+            refuse = [(i, REFUSED) for i in waiting.take(ranking.refuse).request_id]
+            kept = np.flatnonzero(~ranking.refuse)
+            waiting = waiting.take(kept)
+            ranking = Ranking(
+                ranking.benefit[kept],
+                None if ranking.tier is None else ranking.tier[kept],
+                None if ranking.admissible is None else ranking.admissible[kept],
+            )
+        if not len(waiting):
+            return waiting, refuse
+        return waiting.take(self._candidates(waiting, ranking, step, window)), refuse
 
     def _candidates(
         self, waiting: Requests, ranking: Ranking, step: Step, window: int
     ) -> IntArray:
-        benefit, tier, admissible = ranking
+        benefit, tier, admissible, _ = ranking
         if admissible is None:
             return best_first(benefit, tier, waiting.seq, window)
         open_rows = np.flatnonzero(admissible)

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from batchpolicy.config import PolicyConfig
+from batchpolicy.config import Bounds, LimitSettings, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
-from batchpolicy.policy import Step
+from batchpolicy.policy import Limits, Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.demand import Demand, demand
 from batchpolicy.runner.displacement import victim_order
+from batchpolicy.runner.ends import Ends
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
@@ -60,9 +61,22 @@ class PolicyRunner:
                 f"lacks; it has: {', '.join(sorted(able)) or 'none'}."
             )
         self._displace = config.preempts() == "class"
+        bounds, queue = config.bounds or Bounds(), config.queue or Queue()
         self._guard = Guard(self.policy, self.counters, strict=strict)
         self._ledger = Ledger(self.policy, engine)
-        self._planner = Planner(self.policy, engine, self._guard, self.counters, probe)
+        self._ends = Ends(engine, queue.ttl_s)
+        self._planner = Planner(
+            self.policy, engine, self._guard, self.counters, probe, bounds.max_bypass_s
+        )
+        self._ceilings = Limits(
+            engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
+        )
+        self._asks_limits = type(self.policy).limits is not Policy.limits
+        self._base = self._within(_limits_of(config.limits or LimitSettings()), self._ceilings)
+        self._limits = self._base
+        self._planner.chunk = self._limits.prefill_chunk
+        self._told = self._ceilings
+        """Limits that the engine knows of."""
         self._index = 0
         self._quiet_steps = 0
 
@@ -70,7 +84,8 @@ class PolicyRunner:
         """A request came; O(1), and a known id is ignored."""
         if request_id not in self._ledger.table:
             slot = self._ledger.arrived(request_id, facts)
-            self._planner.displaced[np.array([slot])] = 0.0
+            self._planner.arrived(slot)
+            self._ends.arrived(request_id, facts)
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -88,50 +103,78 @@ class PolicyRunner:
         """Start a step at the tick's time."""
         self._index += 1
         self._ledger.begin(tick.now_s)
+        self._ends.begin(tick.now_s)
 
     def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
 
         ``free_kv_blocks`` are those free now, watermark taken off; ``free_seats``
         those that admission may fill; ``kept_blocks`` the watermark: free blocks that
-        only running requests may take.
+        only running requests may take. Requests that the plan refuses have ended for
+        the runner.
         """
+        refuse = [
+            (end.request_id, end.reason)
+            for end in self._ends.take(self._ledger.now_s)
+            if self._ledger.ended_waiting(end.request_id, end.status)
+        ]
+        if self._asks_limits:
+            self._ask_limits()
+        if self._limits.max_running is not None and self._limits != self._ceilings:
+            seats = self._limits.max_running - len(self._ledger.running)
+            free_seats = min(free_seats, seats)
+        plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
+        for request_id, _ in plan.refuse:
+            self._ledger.ended_waiting(request_id, Status.REFUSED)
+        if refuse or plan.refuse:
+            self.counters["refused"] += len(refuse) + len(plan.refuse)
+            plan = plan._replace(refuse=refuse + plan.refuse)
+        if self._limits != self._told:
+            self._told = self._limits
+            plan = plan._replace(limits=self._limits)
+        return plan
+
+    def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
         ledger, engine = self._ledger, self.engine
+        ceiling = self._limits.token_budget or engine.max_token_budget
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
         displace = self._displace and self._could_displace()
         # Each running row takes a block or two at most, and prompts those of the budget.
-        most = 2 * len(running) + engine.max_token_budget // engine.kv_block_tokens
-        tight = self._displace and free_kv_blocks < most
-        crowded = self._displace and ledger.mid_prefill > 0
-        if not (displace or tight or crowded or (len(waiting) and free_seats > 0)):
+        most = 2 * len(running) + ceiling // engine.kv_block_tokens
+        tight = free_kv_blocks < most
+        crowded = ledger.mid_prefill > 0
+        watched = displace or (self._displace and (tight or crowded))
+        if not (watched or (len(waiting) and free_seats > 0)):
             self._rest(running, waiting, free_kv_blocks, free_seats)
             return _NOTHING
         ledger.settle()
         if not (displace or tight or crowded):
             # All decode and blocks abound, so that a block for each is near enough.
-            budget = engine.max_token_budget - engine.decode_tokens * len(running)
+            budget = ceiling - engine.decode_tokens * len(running)
             blocks = free_kv_blocks - len(running)
             step = self._step(running, waiting, free_seats, max(budget, 0), max(blocks, 0))
             self._deliver(step)
-            return self._planner.offer(waiting, step) if budget > 0 else _NOTHING
-        needs = self._demand(running, engine.max_token_budget)
-        budget = engine.max_token_budget - int(needs.tokens.sum())
+            left = Left(free_seats, blocks, budget)
+            return self._planner.offer(waiting, step, left) if budget > 0 else _NOTHING
+        needs = self._demand(running, ceiling)
+        budget = ceiling - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
         step = self._step(running, waiting, free_seats, budget, max(blocks, 0))
         self._deliver(step)
         short = -(blocks + kept_blocks)
         if short > 0 and self._displace:
             return self._planner.relieve(running, step, needs, short)
-        crowded = crowded and needs.wanted > engine.max_token_budget
+        crowded = self._displace and crowded and needs.wanted > ceiling
         if not len(waiting) or not (displace or (free_seats > 0 and budget > 0)):
             return Plan(reorder=crowded)
         if not displace:
-            return self._planner.offer(waiting, step)._replace(reorder=crowded)
-        if needs.wanted > engine.max_token_budget:
+            left = Left(free_seats, blocks, budget)
+            return self._planner.offer(waiting, step, left)._replace(reorder=crowded)
+        if needs.wanted > ceiling:
             # What a victim gives up goes to running rows first, until all have what they want.
             needs = self._demand(running, needs.wanted)
             blocks = free_kv_blocks - int(needs.blocks.sum())
-        left = Left(free_seats, blocks, engine.max_token_budget - needs.wanted)
+        left = Left(free_seats, blocks, ceiling - needs.wanted)
         plan = self._planner.displace(waiting, running, step, needs, left)
         return plan._replace(reorder=crowded)
 
@@ -214,8 +257,30 @@ class PolicyRunner:
             token_budget=token_budget,
             block_tokens=self.engine.kv_block_tokens,
             decode_tokens=self.engine.decode_tokens,
-            chunk=self.engine.max_prefill_chunk,
+            chunk=self._limits.prefill_chunk,
         )
+
+    def _ask_limits(self) -> None:
+        ledger = self._ledger
+        ledger.settle()
+        running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
+        step = self._step(running, waiting, self.engine.max_running, 0, 0)
+        limits = self._within(self._guard.limits(step), self._base)
+        if limits != self._limits:
+            self._limits = limits
+            self._planner.chunk = limits.prefill_chunk
+
+    def _within(self, asked: Limits, most: Limits) -> Limits:
+        """Every limit set, at most ``most``; room for all decodes, and a chunk of a block."""
+        seats, tokens, chunk = (
+            ceiling if value is None else value if ceiling is None else min(value, ceiling)
+            for value, ceiling in zip(asked, most, strict=True)
+        )
+        block = self.engine.kv_block_tokens
+        decodes = self.engine.max_running * self.engine.decode_tokens
+        # A budget below the decodes would starve the tail of the running requests.
+        tokens = max(tokens or 0, min(decodes, self.engine.max_token_budget))
+        return Limits(seats, tokens, None if chunk is None else max(chunk, block))
 
     def _rest(self, running: Requests, waiting: Requests, blocks: int, seats: int) -> None:
         """Nothing to plan; keep the accounts from lagging for ever."""
@@ -256,3 +321,7 @@ class PolicyRunner:
             busy_frac=float("nan"),
             cost=engine.cost,
         )
+
+
+def _limits_of(settings: LimitSettings) -> Limits:
+    return Limits(settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk)

@@ -96,6 +96,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int | None]:
         "lag": draw(st.integers(0, 1)),
         "watermark": draw(st.sampled_from([0, 0, 2])),
         "tells_watermark": draw(st.booleans()),
+        "max_bypass_s": draw(st.sampled_from([0.0, 0.0, 1.0])),
     }
 
 
@@ -136,7 +137,7 @@ def test_columns_stay_true_to_the_engine(work: list[Job], shape: dict[str, int |
 @given(work=jobs(blocks=False), shape=shapes())
 @settings(max_examples=60, deadline=None)
 def test_first_come_is_first_served(work: list[Job], shape: dict[str, int | None]) -> None:
-    engine = MiniEngine(FCFS(), preempt=None, **shape)  # type: ignore[arg-type]
+    engine = MiniEngine(FCFS(), preempt=None, **shape | {"max_bypass_s": 0.0})  # type: ignore[arg-type]
     engine.run(work)
     first = list(dict.fromkeys(engine.order))
     arrived = [job.id for job in sorted(work, key=lambda job: job.arrives)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batchpolicy.config import Preempt
+from batchpolicy.config import Bounds, Preempt
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
@@ -99,6 +99,7 @@ class MiniEngine:
         preempt: Preempt | None = "class",
         strict: bool = True,
         steadily: bool = True,
+        max_bypass_s: float = 0.0,
     ) -> None:
         self.seats, self.budget, self.blocks = seats, budget, blocks
         self.block_tokens, self.chunk = block_tokens, chunk
@@ -118,7 +119,7 @@ class MiniEngine:
         """Ids in the order of their admissions."""
         self.counts: Counter[str] = Counter()
         self.runner = PolicyRunner(
-            config_of(policy, preempt),
+            config_of(policy, preempt, bounds=Bounds(max_bypass_s=max_bypass_s)),
             EngineFacts(
                 max_running=seats,
                 max_token_budget=budget,

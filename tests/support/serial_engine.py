@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import Engine, EngineLimits, Observer, Run, StepRecord
-from batchpolicy.errors import WorkloadError
+from batchpolicy.errors import StepLimitReached, WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost, StepShape
 from batchpolicy.workload import Workload, WorkloadRequest
@@ -69,11 +69,11 @@ class SerialEngine(Engine):
             started[row] = now_s
             first[row] = now_s + r.prompt_tokens / 1000
             now_s = ended[row] = first[row] + (r.output_tokens - 1) / 1000
-            if observer is not None:
-                for start_s, end_s, tokens in (
-                    (started[row], first[row], r.prompt_tokens),
-                    (first[row], now_s, r.output_tokens - 1),
-                ):
+            for start_s, end_s, tokens in (
+                (started[row], first[row], r.prompt_tokens),
+                (first[row], now_s, r.output_tokens - 1),
+            ):
+                if observer is not None and tokens:
                     observer(
                         StepRecord(
                             index=n - len(left) - 1,
@@ -174,3 +174,29 @@ class DyingEngine(SerialEngine):
             return super().replay(workload, config, *args, **more)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
+
+
+class StuckEngine(SerialEngine):
+    """Leaves a request in each run under a policy, as if it still ran."""
+
+    @override
+    def replay(
+        self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
+    ) -> Run:
+        run = super().replay(workload, config, *args, **more)
+        if config is not None:
+            run.status[-1] = Status.RUNNING
+            run.finished_s[-1] = math.nan
+        return run
+
+
+class EndlessEngine(SerialEngine):
+    """Reaches its limit of steps in each run under a policy."""
+
+    @override
+    def replay(
+        self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
+    ) -> Run:
+        if config is None:
+            return super().replay(workload, config, *args, **more)
+        raise StepLimitReached("10 steps did not serve it")

@@ -25,6 +25,8 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    # The replay quietens vLLM in the process that imports it.
+    "VLLM_LOGGING_LEVEL": "INFO",
     # The model in the engine's own process: two processes that spin while they wait for
     # each other starve everything else on a machine of two cores.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.targets import METRICS, Measure, Target, parse_target, parse_targets
+from batchpolicy.targets import (
+    METRICS,
+    Gate,
+    Measure,
+    Target,
+    parse_gates,
+    parse_target,
+    parse_targets,
+)
 
 STATISTICS = st.one_of(
     st.sampled_from(["mean", "min", "max"]),
@@ -149,3 +157,48 @@ def test_a_value_at_the_bound_meets_it_and_nothing_measured_does_not() -> None:
 def test_a_statistic_is_a_quantile_unless_it_is_the_mean() -> None:
     texts = ["ttft.p99.9<=1s", "ttft.min<=1s", "ttft.max<=1s", "ttft.mean<=1s", "jain>=0.9"]
     assert [parse_target(text).quantile for text in texts] == [0.999, 0.0, 1.0, None, None]
+
+
+def test_a_gate_has_a_change_against_the_baseline_as_its_bound() -> None:
+    texts = ["ttft.p99<=+5%", "attainment>=-1%@class=chat", "p50_tpot <= -2.5 %"]
+    assert parse_gates(texts) == [
+        Gate("ttft", "p99", 0.05, at_most=True),
+        Gate("attainment", None, -0.01, False, "class", "chat"),
+        Gate("tpot", "p50", -0.025, at_most=True),
+    ]
+    assert [gate.key for gate in parse_gates(texts)] == ["ttft.p99", "attainment", "tpot.p50"]
+    assert [gate.is_relative for gate in parse_gates(texts)] == [True, False, True]
+
+
+@given(st.sampled_from(list(METRICS)), STATISTICS, st.decimals(-99, 99, places=3), st.booleans())
+def test_a_gate_reads_back_from_its_text(
+    name: str, statistic: str, percent: object, scoped: bool
+) -> None:
+    metric = METRICS[name]
+    head = f"{name}.{statistic}" if metric.measure is Measure.SECONDS else name
+    sign = "<=" if metric.low_is_good else ">="
+    (gate,) = parse_gates([f"{head}{sign}{percent:+f}%{'@class=a' if scoped else ''}"])
+    assert parse_gates([str(gate)]) == [gate]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft.p99<=5%", "write ttft.p99<=+5% or ttft.p99<=-5%"),
+        ("ttft.p99<=+5", "'+5' is no change against the baseline"),
+        ("ttft.p99<=500ms", "write ttft.p99<=+5%"),
+        ("attainment>=99", "write attainment>=-5%"),
+        ("ttft.p99<=", "'' is no change"),
+        ("ttft.p99<=-100%", "the change is -100%, expected over -100%"),
+        ("jain>=-100%", "over -100% and under +100%"),
+        ("ttft.p99>=+5%", "ttft is good when it is low"),
+        ("tfft.p99<=+5%", "did you mean 'ttft'?"),
+        ("fast", "such as ttft.p99<=+5%@class=chat"),
+    ],
+)
+def test_a_mistake_in_a_gate_is_named_with_what_was_expected(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        parse_gates(["jain>=-1%", text])
+    assert "gates that cannot be read" in str(e.value)
+    assert said in str(e.value)
+    assert "'jain>=-1%'" not in str(e.value)

@@ -11,13 +11,15 @@ from typing import NamedTuple, Protocol
 from batchpolicy.engine import Engine, EngineLimits
 from batchpolicy.errors import WorkloadError
 from batchpolicy.profiles import Profile
+from batchpolicy.targets import Gate
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.arms import Arm
+from batchpolicy_tuning.gates import check_gates
 from batchpolicy_tuning.metrics import METRICS, Metric
 from batchpolicy_tuning.pool import Workers
 from batchpolicy_tuning.replay import Outcome, Replay
 from batchpolicy_tuning.saturation import Saturate, backlog
-from batchpolicy_tuning.statistics import Comparison, compare
+from batchpolicy_tuning.statistics import MARGIN, Comparison, compare
 from batchpolicy_tuning.workloads.source import WorkloadSource, arrival_rate
 
 _SHOWN_FAULTS = 10
@@ -49,6 +51,9 @@ class Plan:
     """How long steps take."""
     seed: int = 0
     processes: int = 1
+    margin: float = MARGIN
+    """Largest change that is equivalent: of the baseline, or in points of a share."""
+    gates: Sequence[Gate] = ()
 
 
 class Targets(NamedTuple):
@@ -67,6 +72,7 @@ class AtLoad:
     """Mean arrivals per second over all replications."""
     runs: Sequence[Sequence[Outcome]]
     """By arm, then by replication."""
+    margin: float = MARGIN
 
     def queued(self, arm: int) -> bool:
         """Whether any request ever waited, under this arm or under the baseline."""
@@ -83,6 +89,8 @@ class AtLoad:
             self.values(0, scope, metric),
             self.values(arm, scope, metric),
             higher_is_better=metric.higher_is_better,
+            in_points=metric.in_points,
+            margin=self.margin,
             queued=self.queued(arm),
         )
 
@@ -122,15 +130,16 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
 
     The rate of load 1 is found first, see ``saturation``. All replications are then
     stretched by one factor, so that their mean rate of arrivals is the load times
-    that rate and each keeps its bursts; every arm sees the same workloads.
+    that rate and each keeps its bursts; every arm sees the same workloads. Which of
+    their requests are measured says ``measured_rows``.
 
     Raises
     ------
     WorkloadError
         When a request cannot fit into the limits, or no load can be set.
     ConfigError
-        When the limits let a step leave the profile's envelope, or a request is
-        longer than it can time.
+        When the limits let a step leave the profile's envelope, a request is longer
+        than it can time, or a gate asks for what is not measured.
     RunFailed
         When a run ends with an error of its own.
     """
@@ -142,6 +151,7 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         drawn.append(plan.source.replication(k, plan.seed))
         progress.advance()
     check_fit(drawn, plan.limits)
+    check_gates(plan.gates, _classes(drawn))
     extended = plan.profile.is_extended(max(_tokens(r) for w in drawn for r in w.requests))
     natural_rate = arrival_rate(drawn)
     with Workers(plan.make_engine, plan.processes) as workers:
@@ -206,9 +216,8 @@ def _at_load(
     for i, outcome in workers.each(replays):
         ended[i] = outcome
         progress.advance()
-    return AtLoad(
-        load, rate, [[ended[i] for i in range(arm, len(replays), arms)] for arm in range(arms)]
-    )
+    runs = [[ended[i] for i in range(arm, len(replays), arms)] for arm in range(arms)]
+    return AtLoad(load, rate, runs, plan.margin)
 
 
 def typical(workloads: Sequence[Workload]) -> int:

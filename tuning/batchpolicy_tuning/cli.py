@@ -6,10 +6,10 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,10 +27,12 @@ from rich.table import Table
 from rich.text import Text
 
 from batchpolicy import registry
+from batchpolicy.cli import GATE_FAILED, INVALID
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import load_profile
-from batchpolicy_tuning import ab, document, output, table
+from batchpolicy.targets import parse_gates
+from batchpolicy_tuning import ab, document, gates, output, table
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
@@ -92,6 +94,19 @@ def compare(
     html: Annotated[
         Path | None, typer.Option(help="File for a report with plots, to be opened in a browser.")
     ] = None,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GATE",
+            help="Change against the baseline that no policy may exceed, such as ttft.p99<=+5% "
+            "or attainment>=-1%@class=chat; may be given more than once. Exit 4 unless all are "
+            "shown to hold, 5 when the measurement cannot tell.",
+        ),
+    ] = None,
+    margin: Annotated[
+        str,
+        typer.Option(metavar="PERCENT", help="Change up to which two policies are equivalent."),
+    ] = "5%",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Compare scheduling policies on the same workloads, pair by pair."""
@@ -101,13 +116,12 @@ def compare(
             "as in: batchpolicy ab fcfs benefit"
         )
     loads = parse_loads(load)
+    asked = parse_gates(gate or ())
     arms = arms_named(policies)
     for path in (json, html):
         if path is not None:
             output.check_writable(path)
-    if html is not None:
-        # Before any run: it may lack what it draws with.
-        from batchpolicy_tuning import page
+    drawn = None if html is None else _page()
     made = load_profile(profile)
     limits = EngineLimits(
         max_num_seqs=max_num_seqs,
@@ -127,15 +141,46 @@ def compare(
         profile=made,
         seed=seed,
         processes=jobs or min(len(os.sched_getaffinity(0)), MOST_PROCESSES),
+        margin=parse_margin(margin),
+        gates=asked,
     )
     with _progress(quiet) as progress:
         results = ab.run_comparison(plan, progress)
     told = document.document(results)
     if json is not None:
         output.write_json(told, json)
-    if html is not None:
-        output.write_whole(page.page(told), html)
+    if html is not None and drawn is not None:
+        output.write_whole(drawn(told), html)
     show(results, _console())
+    raise typer.Exit(exit_status(results))
+
+
+def exit_status(results: ab.Results) -> int:
+    """0, or with gates 4 when one failed anywhere, else 5 when one could not be measured."""
+    others = range(1, len(results.plan.arms))
+    judged = [
+        one for at in results.loads for arm in others for one in gates.judge(results, at, arm)
+    ]
+    if gates.is_failed(judged):
+        return GATE_FAILED
+    return INVALID if gates.is_invalid(judged) else 0
+
+
+def parse_margin(text: str) -> float:
+    """The part that ``5%`` is.
+
+    Raises
+    ------
+    ConfigError
+        When it is no percentage over 0 and under 100.
+    """
+    try:
+        percent = float(text.removesuffix("%")) if text.endswith("%") else math.nan
+    except ValueError:
+        percent = math.nan
+    if not 0.0 < percent < 100.0:
+        raise ConfigError(f"--margin: {text!r} is no percentage over 0%, under 100%; write 5%")
+    return percent / 100.0
 
 
 def parse_loads(text: str) -> list[float]:
@@ -162,6 +207,18 @@ def parse_loads(text: str) -> list[float]:
     return loads
 
 
+def _page() -> Callable[[Mapping[str, Any]], str]:
+    """What makes the page; asked for before any run, as it may lack what it draws with."""
+    try:
+        from batchpolicy_tuning.page import page
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"--html needs {missing.name}, which is not installed; "
+            "pip install 'batchpolicy[tuning]'"
+        ) from missing
+    return page
+
+
 def only_engine() -> str:
     """The engine that is installed; ``vllm`` when there are several."""
     known = registry.names(registry.ENGINES)
@@ -181,6 +238,10 @@ def show(results: ab.Results, console: Console) -> None:
                 indent = len(line.text) - len(line.text.lstrip())
                 text = Text(line.text.strip(), style=_STYLES[line.mood])
                 console.print(Padding(text, (0, 0, 0, indent)))
+            for judged in table.gate_lines(results, at, arm):
+                console.print(Text(judged.text, style=_STYLES[judged.mood]))
+        for queue in table.queues(results, at):
+            console.print(Text(queue, style="dim"))
         for warning in table.warnings(results, at):
             console.print(Text(warning, style="bold red"))
     console.print()

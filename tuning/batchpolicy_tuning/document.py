@@ -10,8 +10,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, cast
 
-from batchpolicy_tuning import pooled, table
+from batchpolicy_tuning import gates, pooled, table
 from batchpolicy_tuning.ab import AtLoad, Results
+from batchpolicy_tuning.measured import UNMEASURED
+from batchpolicy_tuning.queue_course import QueueCourse
 from batchpolicy_tuning.report import changes, in_unit, scope_name
 from batchpolicy_tuning.statistics import CONFIDENCE, FEWEST_PAIRS
 from batchpolicy_tuning.timeline import recorded
@@ -41,6 +43,9 @@ def document(results: Results) -> dict[str, Any]:
         "pairs": plan.pairs,
         "confidence": CONFIDENCE,
         "fewest_pairs": FEWEST_PAIRS,
+        "margin": plan.margin,
+        "unmeasured_share_at_either_end": UNMEASURED,
+        "gates": [str(gate) for gate in plan.gates],
         "limits": asdict(plan.limits),
         "profile": plan.profile.model_dump(mode="json"),
         "profile_extended": results.extended,
@@ -79,6 +84,7 @@ def _load(results: Results, at: AtLoad) -> dict[str, Any]:
         "load": at.load,
         "requests_per_s": at.rate,
         "title": table.title(results, at),
+        "queues": table.queues(results, at),
         "warnings": table.warnings(results, at),
         "policies": [_policy(results, at, i) for i in range(len(results.plan.arms))],
         "recorded": recorded(results, at),
@@ -88,9 +94,13 @@ def _load(results: Results, at: AtLoad) -> dict[str, Any]:
 def _policy(results: Results, at: AtLoad, arm: int) -> dict[str, Any]:
     runs = at.runs[arm]
     facts = [run.facts for run in runs]
+    queue = QueueCourse.mean([run.queue for run in runs])
     return {
         "label": results.plan.arms[arm].label,
         "queued": any(run.peak_waiting > 0 for run in runs),
+        "queue": {**asdict(queue), "state": queue.state.value},
+        "invalid": gates.invalid(results, at, arm),
+        "gates": [_gate(one) for one in (gates.judge(results, at, arm) if arm else [])],
         "scopes": [_scope(results, at, arm, scope) for scope in results.scopes()],
         "changes": [
             {
@@ -113,11 +123,24 @@ def _policy(results: Results, at: AtLoad, arm: int) -> dict[str, Any]:
                 "steps": run.steps,
                 "end_s": run.end_s,
                 "peak_waiting": run.peak_waiting,
+                "ends": dict(run.ends),
                 "counters": dict(run.counters),
                 "wall_s": run.wall_s,
             }
             for k, run in enumerate(runs)
         ],
+    }
+
+
+def _gate(judged: gates.Judged) -> dict[str, Any]:
+    return {
+        "gate": str(judged.gate),
+        "outcome": judged.outcome.value,
+        "change": judged.change,
+        "limit": judged.limit,
+        "p_adjusted": judged.p,
+        "reason": judged.reason,
+        "text": str(judged),
     }
 
 
@@ -143,7 +166,8 @@ def _scope(results: Results, at: AtLoad, arm: int, scope: str | None) -> dict[st
                 "improvement": c.improvement,
                 "interval": [c.low, c.high],
                 "relative_improvement": c.improvement / c.scale,
-                "relative_interval": [c.low / c.scale, c.high / c.scale],
+                "relative_interval": [c.relative_low, c.relative_high],
+                "within_margin": c.within_margin,
                 "pairs": c.pairs,
                 "verdict": c.verdict.value,
                 "reason": c.reason,

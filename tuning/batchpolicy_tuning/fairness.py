@@ -10,6 +10,7 @@ import numpy as np
 from batchpolicy.engine import Run
 from batchpolicy.requests import BoolArray, FloatArray, IntArray
 from batchpolicy.workload import Workload
+from batchpolicy_tuning.measured import measured_rows
 
 WINDOW_S = 1.0
 PROMPT_PRICE = 1.0
@@ -21,8 +22,9 @@ CRUMB = 1e-6
 def tenant_fairness(run: Run) -> float:
     """Jain's index of how far each tenant got in what it asked for, or as much as anyone.
 
-    The time from the first to the last arrival is cut into windows of 1 s. In a
-    window a tenant asks for the requests that wait at its start and for those that
+    The time from the first to the last arrival is cut into windows of 1 s; those count
+    in which requests arrive that are measured, see ``measured_rows``. In a window a
+    tenant asks for the requests that wait at its start and for those that
     arrive and start within it, and gets those that start for the first time. A request
     counts as in the virtual token counters: a prompt token 1, an output token 2,
     over the weight of its tenant. With ``most`` the best that any tenant got in the
@@ -47,7 +49,7 @@ class Demand:
     tenant_row: IntArray
     """Tenant of each request."""
     arrived: FloatArray
-    """By tenant, all that it asked for."""
+    """By tenant, all that it asked for in requests that are measured."""
     started: FloatArray
     """By tenant, what it got while tenants competed: in windows in which at least two ask."""
 
@@ -57,7 +59,8 @@ def demand(run: Run) -> Demand:
     windows = _Windows.of(run)
     contested = _contested(windows.asked, windows.got)
     arrived = np.zeros(len(windows.tenants))
-    np.add.at(arrived, windows.tenant_row, _sizes(run.workload))
+    rows = measured_rows(len(run.workload.requests))
+    np.add.at(arrived, windows.tenant_row[rows], _sizes(run.workload)[rows])
     weight = np.ones(len(windows.tenants))
     weight[windows.tenant_row] = [r.weight for r in run.workload.requests]
     return Demand(
@@ -94,7 +97,11 @@ class _Windows:
         steps = np.zeros((windows + 1, len(names)))
         np.add.at(steps, (first, tenant), size)
         np.add.at(steps, (last + 1, tenant), -size)
-        return cls(tuple(names), tenant, steps.cumsum(axis=0)[:windows], got)
+        measured = measured_rows(len(requests))
+        first_s, last_s = float(arrival_s[measured][0]), float(arrival_s[measured][-1])
+        counted = slice(math.ceil(first_s), max(math.ceil(last_s), 1))
+        asked = steps.cumsum(axis=0)[:windows]
+        return cls(tuple(names), tenant, asked[counted], got[counted])
 
 
 def _sizes(workload: Workload) -> FloatArray:

@@ -12,6 +12,7 @@ import numpy as np
 from batchpolicy.engine import Run
 from batchpolicy.requests import BoolArray, FloatArray, Status
 from batchpolicy_tuning.fairness import tenant_fairness
+from batchpolicy_tuning.measured import measured_rows
 
 Unit = Literal["seconds", "share", "index", "count", "tokens", "tokens/s"]
 Values = Mapping[str, float]
@@ -28,6 +29,11 @@ class Metric:
     higher_is_better: bool = False
     by_class: bool = True
     """Whether it is also taken for each class by itself."""
+
+    @property
+    def in_points(self) -> bool:
+        """Whether changes are told in its unit, and not in parts of the baseline."""
+        return self.unit in ("share", "index")
 
 
 METRICS: tuple[Metric, ...] = (
@@ -61,27 +67,36 @@ class Measured:
 
 
 def measure(run: Run) -> Measured:
-    """All metrics of a run, over every request from the first arrival to the end.
+    """All metrics of a run, over the requests that are measured; see ``measured_rows``.
 
     ``ttft``, ``e2el`` and ``queue`` are seconds from arrival to the first token, the
-    last token and the first time scheduled; what never came took for ever, unless
-    the client had cancelled. ``tpot`` is (E2E - TTFT) / (n - 1) of requests that
-    finished with n > 1 tokens. Percentiles are taken over the requests of the run.
-    ``attainment`` is the share of *all* requests with targets that finished and met
-    them; one that failed, was refused or is unfinished missed them. ``throughput``
-    is the output tokens over the time of the run, ``recompute`` the tokens computed
-    again after a preemption. For ``jain`` see ``tenant_fairness``.
+    last token and the first time scheduled. ``tpot`` is (E2E - TTFT) / (n - 1) of
+    requests with n > 1 tokens. What never came took for ever: a request that failed,
+    was refused, expired or is unfinished stays in every percentile as one without
+    end. Only a client that cancels takes its request out of what it did not wait for.
+    ``queue.max`` is the longest wait, which goes on to the end of the run for who
+    never started. ``attainment`` is the share of *all* requests with targets that
+    finished and met them. ``preemptions`` and ``recompute``, the tokens computed again
+    after one, are sums. ``throughput`` is taken over the whole run: all output tokens,
+    over the time from the first arrival to the end. For ``jain`` see
+    ``tenant_fairness``.
     """
     table = RequestColumns.of(run)
-    every = np.ones(len(run.workload.requests), dtype=np.bool_)
+    rows = measured_rows(len(run.workload.requests))
+    every = np.zeros(len(run.workload.requests), dtype=np.bool_)
+    every[rows] = True
     names = np.array([r.request_class for r in run.workload.requests])
     overall = {
         **table.values(every),
         "jain": tenant_fairness(run),
-        "recompute": float(run.recomputed_tokens.sum()),
+        "recompute": float(run.recomputed_tokens[rows].sum()),
         "throughput": float(run.output_tokens.sum()) / table.span_s,
     }
-    by_class = {name: table.values(names == name) for name in run.workload.classes()}
+    by_class = {
+        name: table.values(every & (names == name))
+        for name in run.workload.classes()
+        if (names[rows] == name).any()
+    }
     return Measured(overall, by_class)
 
 
@@ -117,7 +132,8 @@ class RequestColumns:
         streamed = finished & (output > 1)
         with np.errstate(invalid="ignore"):
             gaps_s = (run.finished_s - run.first_token_s) / np.maximum(output - 1, 1)
-        tpot_s = np.where(streamed, gaps_s, np.nan)
+        to_stream = np.array([min(r.output_tokens, r.max_tokens) > 1 for r in requests])
+        tpot_s = np.where(streamed, gaps_s, np.where(~finished & to_stream, never, np.nan))
         scheduled = np.isfinite(run.first_scheduled_s)
         return cls(
             ttft_s=ttft_s,

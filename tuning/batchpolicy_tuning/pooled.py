@@ -11,6 +11,7 @@ import numpy as np
 from batchpolicy.engine import Run
 from batchpolicy.requests import BoolArray, FloatArray, IntArray
 from batchpolicy_tuning.fairness import Demand, demand
+from batchpolicy_tuning.measured import measured_rows
 from batchpolicy_tuning.metrics import RequestColumns, percentile
 
 GRID = (*(k / 100 for k in range(100)), *(k / 1000 for k in range(991, 1001)))
@@ -19,7 +20,7 @@ GRID = (*(k / 100 for k in range(100)), *(k / 1000 for k in range(991, 1001)))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What is kept of each request of a run; columns of shape ``(n,)``.
+    """What is kept of each request of a run that is measured; columns of shape ``(n,)``.
 
     Times as in ``metrics.measure``: inf for what never came, NaN for what does not count.
     """
@@ -39,7 +40,8 @@ class Facts:
     @classmethod
     def of(cls, run: Run) -> Facts:
         """The facts of a run."""
-        requests = run.workload.requests
+        rows = measured_rows(len(run.workload.requests))
+        requests = run.workload.requests[rows]
         classes = sorted({r.request_class for r in requests})
         asked = demand(run)
         columns = RequestColumns.of(run)
@@ -47,12 +49,12 @@ class Facts:
             class_names=tuple(classes),
             class_row=np.array([classes.index(r.request_class) for r in requests]),
             tenant_names=asked.tenants,
-            tenant_row=asked.tenant_row,
-            ttft_s=columns.ttft_s,
-            tpot_s=columns.tpot_s,
-            e2el_s=columns.e2el_s,
-            targeted=columns.targeted,
-            met=columns.met,
+            tenant_row=asked.tenant_row[rows],
+            ttft_s=columns.ttft_s[rows],
+            tpot_s=columns.tpot_s[rows],
+            e2el_s=columns.e2el_s[rows],
+            targeted=columns.targeted[rows],
+            met=columns.met[rows],
             demand=asked,
         )
 

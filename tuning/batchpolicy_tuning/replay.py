@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import Engine, EngineLimits
 from batchpolicy.errors import BatchPolicyError
+from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.metrics import Measured, measure
 from batchpolicy_tuning.pool import RunFailed
 from batchpolicy_tuning.pooled import Facts
+from batchpolicy_tuning.queue_course import QueueCourse
 from batchpolicy_tuning.recording import Recorder, Recording
 
 
@@ -26,12 +29,28 @@ class Outcome:
     facts: Facts
     recording: Recording | None
     """What happened over time, where it was asked for."""
+    queue: QueueCourse
+    ends: Mapping[str, int]
+    """Requests by how they ended; those still waiting or running had not."""
     peak_waiting: int
     end_s: float
     steps: int
     counters: Mapping[str, int]
     digest: str
     wall_s: float
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that had not ended when the run did."""
+        return sum(self.ends.get(status.name.lower(), 0) for status in _UNFINISHED)
+
+    @property
+    def faults(self) -> int:
+        """Failures of the policy or of the adapter, which the run survived."""
+        return sum(count for name, count in self.counters.items() if name.endswith("_faults"))
+
+
+_UNFINISHED = (Status.WAITING, Status.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,10 @@ class Replay:
             measured=measure(run),
             facts=Facts.of(run),
             recording=None if recorder is None else recorder.recording(run),
+            queue=QueueCourse.of(run),
+            ends=dict(
+                sorted(Counter(Status(s).name.lower() for s in run.status.tolist()).items())
+            ),
             peak_waiting=run.peak_waiting,
             end_s=run.end_s,
             steps=run.steps,

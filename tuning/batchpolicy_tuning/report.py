@@ -72,12 +72,14 @@ def in_unit(value: float, metric: Metric) -> str:
 
 def relative(comparison: Comparison, metric: Metric) -> bool:
     """Whether an improvement is told in percent of the baseline; else in the metric's unit."""
-    return metric.unit not in ("share", "index") and not math.isnan(comparison.scale)
+    return not metric.in_points and not math.isnan(comparison.relative_low)
 
 
 def in_words(comparison: Comparison, metric: Metric) -> str:
     """How the policy differs from the baseline: ``38% lower``, ``4.1 times``."""
     c = comparison
+    if math.isnan(c.improvement):
+        return c.reason
     higher = (c.improvement > 0.0) == metric.higher_is_better
     if higher and relative(c, metric) and c.policy >= 2.0 * c.scale:
         return f"{c.policy / c.baseline:.1f} times"
@@ -94,6 +96,16 @@ def amount(gain: float, comparison: Comparison, metric: Metric) -> str:
     if metric.unit == "share":
         return f"{100.0 * gain + 0.0:.1f}"
     return in_unit(gain, metric)
+
+
+def interval(comparison: Comparison, metric: Metric) -> str:
+    """The interval of an improvement, in the terms of ``amount``."""
+    c = comparison
+    ends = [c.low, c.high]
+    if relative(c, metric):
+        ends = [c.relative_low * c.scale, c.relative_high * c.scale]
+    low, high = (amount(end, c, metric).removesuffix("%") for end in ends)
+    return f"[{low}, {high}]"
 
 
 def _rounded(percent: float) -> str:

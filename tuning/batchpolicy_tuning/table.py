@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from batchpolicy_tuning.ab import AtLoad, Results
+from batchpolicy_tuning.gates import Outcome, judge
+from batchpolicy_tuning.measured import UNMEASURED
 from batchpolicy_tuning.metrics import Metric
-from batchpolicy_tuning.report import amount, changes, in_unit, scope_name
+from batchpolicy_tuning.queue_course import QueueCourse
+from batchpolicy_tuning.report import amount, changes, in_unit, interval, scope_name
 from batchpolicy_tuning.statistics import CONFIDENCE, FEWEST_PAIRS, Comparison, Verdict
 
 LABEL_WIDTH = 16
@@ -55,7 +58,8 @@ def legend(results: Results) -> str:
     """How to read the tables."""
     return (
         f"Means over replications; gain against {results.plan.arms[0].label}, positive is better, "
-        f"{CONFIDENCE:.0%} interval; no verdict: not shown."
+        f"{CONFIDENCE:.0%} interval; same: shown to be within {results.plan.margin * 100.0:g}%; "
+        "no verdict: not shown."
     )
 
 
@@ -87,22 +91,39 @@ def summary(results: Results, at: AtLoad, arm: int) -> list[Cell]:
     return lines
 
 
+def gate_lines(results: Results, at: AtLoad, arm: int) -> list[Cell]:
+    """What became of the gates under a policy."""
+    label = results.plan.arms[arm].label
+    return [
+        Cell(f"{label}, {judged}", "better" if judged.outcome is Outcome.PASSED else "worse")
+        for judged in judge(results, at, arm)
+    ]
+
+
 def warnings(results: Results, at: AtLoad) -> list[str]:
     """Policies that failed inside runs which went on without them."""
     found: list[str] = []
     for arm, runs in zip(results.plan.arms, at.runs, strict=True):
-        faults = sum(
-            count
-            for run in runs
-            for name, count in run.counters.items()
-            if name.endswith("_faults")
-        )
+        faults = sum(run.faults for run in runs)
         if faults:
             found.append(
                 f"warning: {arm.label} failed {faults:,} times; requests were then served in "
                 "order of arrival, and its figures show that"
             )
     return found
+
+
+def queues(results: Results, at: AtLoad) -> list[str]:
+    """Whether the engine kept up under each policy."""
+    told: list[str] = []
+    for arm, runs in zip(results.plan.arms, at.runs, strict=True):
+        queue = QueueCourse.mean([run.queue for run in runs])
+        told.append(
+            f"{arm.label} {queue.state}: somebody waits for {queue.busy_share:.0%} of the time, "
+            f"without a break at the end in {queue.unbroken_share:.0%} of replications; the "
+            f"queue drains in {queue.drain_share:.0%} of the time of the arrivals"
+        )
+    return told
 
 
 def notes(results: Results) -> list[str]:
@@ -121,7 +142,8 @@ def notes(results: Results) -> list[str]:
             if results.extended
             else "."
         ),
-        "Every request counts, from the first arrival until all have ended.",
+        f"The first and last {UNMEASURED:.0%} of each replication's requests are served and not "
+        "measured; all others count, however they ended.",
         "A simulated gain under 10% proves nothing about a server; one interval in twenty misses.",
     ]
     if plan.pairs < FEWEST_PAIRS:
@@ -181,16 +203,18 @@ def _silent(results: Results, at: AtLoad, scope: str, metric: Metric) -> bool:
 def gain_cell(c: Comparison, metric: Metric) -> Cell:
     """An improvement with its interval and verdict, or why there is none."""
     if c.reason:
-        return Cell(c.reason, "dim")
-    if c.low == c.high == 0.0:
+        text = c.reason
+    elif c.low == c.high == 0.0:
         return Cell("equal", "dim")
-    sign = "+" if c.improvement > 0.0 else ""
-    low, high = (amount(end, c, metric).removesuffix("%") for end in (c.low, c.high))
-    text = f"{sign}{amount(c.improvement, c, metric)} [{low}, {high}]"
+    else:
+        sign = "+" if c.improvement > 0.0 else ""
+        text = f"{sign}{amount(c.improvement, c, metric)} {interval(c, metric)}"
     match c.verdict:
         case Verdict.BETTER:
             return Cell(f"{text} better", "better")
         case Verdict.WORSE:
             return Cell(f"{text} worse", "worse")
+        case Verdict.EQUIVALENT:
+            return Cell(f"{text} same", "dim")
         case _:
             return Cell(text, "dim")

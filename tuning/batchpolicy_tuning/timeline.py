@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,8 +48,8 @@ def window(recording: Recording) -> range:
     """Rows of requests that arrived around the time of the longest queue."""
     requests = recording.run.workload.requests
     arrival_s = [r.arrival_s for r in requests]
-    longest_s = recording.at_s[int(recording.waiting.argmax())]
-    middle = int(np.searchsorted(arrival_s, longest_s))
+    longest_s = float(recording.at_s[int(recording.waiting.argmax())])
+    middle = bisect_left(arrival_s, longest_s)
     first = max(min(middle - MOST_REQUESTS // 2, len(requests) - MOST_REQUESTS), 0)
     return range(first, min(first + MOST_REQUESTS, len(requests)))
 

@@ -85,7 +85,7 @@ def test_what_a_policy_answers_wrongly_is_counted_and_everything_is_served(
         TIGHT, config_of(policy_that(bad, method), preempt), base=base, in_flight=in_flight
     )
     workload = random_workload(SEED)
-    play(bench, workload, columns=True)
+    play(bench, workload, look_every=3)
     assert_served(bench, workload.requests)
     asked = preempt == "class" or method != "keep_benefit"
     assert (bench.counters.get("policy_faults", 0) > 0) == asked
@@ -102,7 +102,7 @@ def test_a_hook_that_raises_is_counted_once_and_the_policy_is_not_asked_again(
 ) -> None:
     bench = Bench(TIGHT, config_of(policy_that(raises, hook)), base=base, in_flight=in_flight)
     workload = random_workload(SEED)
-    play(bench, workload, columns=True)
+    play(bench, workload, look_every=3)
     assert_served(bench, workload.requests)
     assert bench.counters["hook_faults"] == 1
     assert "from now on" in tracebacks(caplog)[0]

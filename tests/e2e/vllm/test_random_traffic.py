@@ -1,4 +1,4 @@
-"""Random traffic under ``benefit`` with displacement, columns compared after every step."""
+"""Random traffic under ``benefit`` with displacement, columns compared on the way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def played(seed: int, base: type, in_flight: int) -> Bench:
     limits = EVERY_LIMITS[seed % len(EVERY_LIMITS)]
     bench = Bench(limits, BENEFIT, base=base, in_flight=in_flight)
     workload = random_workload(seed)
-    play(bench, workload, columns=True)
+    # Between two looks, the runner may only count the steps in which all goes on as before.
+    play(bench, workload, look_every=1 + seed % 7)
     assert_served(bench, workload.requests)
     return bench
 

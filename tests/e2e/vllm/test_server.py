@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SCHEDULER = ("--scheduler-cls", "batchpolicy_vllm.PolicyScheduler")
 PROMPTS = {name: f"The answer of {name} is " * 4 for name in ("one", "two", "three", "four")}
 TOKENS = 120
+SPACED = 400
+"""Tokens of answers whose order counts: enough for the order to survive the way here."""
 LONG = 2000
 ENDLESS = 30_000
 
@@ -159,7 +161,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-# All are started at once, since a start is mostly waiting.
+# All are started at once, since there is much to wait for in a start.
 @pytest.fixture(scope="module")
 def servers(folder: Path) -> Iterator[dict[str, Server]]:
     model = folder / "model"
@@ -220,7 +222,7 @@ def queue_up(client: Client, requests: dict[str, dict[str, Any]]) -> list[str]:
     answers: list[Future[list[int]]] = []
     with client.holding_the_seat():
         for name, facts in requests.items():
-            answers.append(client.start(name, **facts))
+            answers.append(client.start(name, SPACED, **facts))
             client.wait_for(running=1, waiting=len(answers))
     for answer in answers:
         answer.result()

@@ -68,6 +68,11 @@ def test_quiet_says_nothing_on_stderr(capsys: pytest.CaptureFixture[str]) -> Non
         (("fcfs", "priority", *SMALL, "--max-num-seqs", "9999"), "measured up to 256"),
         (("fcfs", "priority", *SMALL, "--kv-tokens", "64"), "exceed the KV pool of 64"),
         (("fcfs", "priority", *SMALL, "--pairs", "1"), "--pairs"),
+        (("fcfs", "priority", *SMALL, "--margin", "5"), "'5' is no percentage"),
+        (("fcfs", "priority", *SMALL, "--margin", "0%"), "over 0%, under 100%"),
+        (("fcfs", "priority", *SMALL, "--gate", "ttft.p99<=5%"), "write ttft.p99<=+5%"),
+        (("fcfs", "priority", *SMALL, "--gate", "itl.p99<=+5%"), "not measured here"),
+        (("fcfs", "priority", *SMALL, "--gate", "ttft.p99<=+5%@class=x"), "Classes: chat"),
         (("fcfs", "priority", *SMALL, "--json", "no/such/folder.json"), "no folder"),
         (("fcfs", "priority", *SMALL, "--engine", "vlm"), "Did you mean 'vllm'?"),
     ],
@@ -98,3 +103,65 @@ def test_ctrl_c_ends_everything_with_130_and_writes_nothing(tmp_path: Path, jobs
     assert "Traceback" not in done.stderr
     assert not done.stdout.strip()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        # Priority takes chat first, and batch pays.
+        (("--gate", "ttft.p50<=+5%@class=chat"), 0, "ttft.p50<=+5%@class=chat: passed"),
+        (("--gate", "ttft.p50<=+0%@class=batch"), 4, "ttft.p50<=+0%@class=batch: violated"),
+        (
+            ("--gate", "ttft.p50<=+5%@class=chat", "--gate", "ttft.p50<=+0%@class=batch"),
+            4,
+            "ttft.p50<=+0%@class=batch: violated",
+        ),
+        (("--gate", "ttft.p50<=+5%", "--pairs", "7"), 5, "invalid, 7 pairs, 8 needed"),
+        (("--gate", "ttft.p50<=+5%", "--load", "0.001"), 5, "invalid, no request ever waited"),
+        (
+            ("--gate", "ttft.p50<=+5%", "--engine", f"{ENGINES}:FaultyEngine"),
+            5,
+            "invalid, priority failed 16 times",
+        ),
+        (
+            ("--gate", "ttft.p50<=+5%", "--engine", f"{ENGINES}:StuckEngine"),
+            5,
+            "2.5% of the requests of fcfs never ended; 2.5% of the requests of priority",
+        ),
+        (("--pairs", "7"), 0, "With 7 pairs there are no verdicts"),
+    ],
+)
+def test_gates_set_the_exit_status(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", *arguments]) == status
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_gate_that_failed_counts_more_than_one_that_could_not_be_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--gate", "ttft.p50<=+0%@class=batch", "--load", "0.001,0.9"]
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", *arguments]) == 4
+    out = capsys.readouterr().out
+    assert "invalid, no request ever waited" in " ".join(out.split())
+
+
+def test_a_run_that_reaches_its_limit_of_steps_is_an_invalid_measurement(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engine = f"{ENGINES}:EndlessEngine"
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", "--engine", engine]) == 5
+    told = capsys.readouterr()
+    assert not told.out
+    assert "replication 0: 10 steps did not serve it" in told.err
+
+
+def test_the_state_of_the_queue_is_told_for_each_policy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", "--load", "0.3,3"]) == 0
+    light, heavy = capsys.readouterr().out.split("at load 3")
+    assert "fcfs stable: somebody waits" in light
+    assert "fcfs overloaded: somebody waits" in heavy
+    assert "priority overloaded: somebody waits" in heavy

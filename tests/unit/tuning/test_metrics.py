@@ -9,6 +9,7 @@ import pytest
 from batchpolicy.engine import Run
 from batchpolicy.requests import Status
 from batchpolicy.workload import Workload, WorkloadRequest
+from batchpolicy_tuning.measured import measured_rows
 from batchpolicy_tuning.metrics import measure, percentile
 from tests.support.serial_engine import LIMITS, NoCost, SerialEngine, request
 
@@ -96,3 +97,79 @@ def test_percentiles_lie_between_neighbours_and_beside_an_endless_value_are_endl
     assert percentile(np.array([1.0, 2.0, np.inf]), 50) == 2.0
     assert percentile(np.array([1.0, 2.0, np.inf]), 51) == math.inf
     assert math.isnan(percentile(np.array([np.nan]), 50))
+
+
+def _ended(run: Run, row: int, status: Status) -> Run:
+    """The run with a request that never started, ended in this way."""
+    columns = {
+        name: getattr(run, name).copy()
+        for name in ("status", "first_scheduled_s", "first_token_s", "finished_s", "output_tokens")
+    }
+    columns["status"][row] = status
+    for name in ("first_scheduled_s", "first_token_s", "finished_s"):
+        columns[name][row] = math.nan
+    columns["output_tokens"][row] = 0
+    return replace(run, **columns)
+
+
+@pytest.mark.parametrize(
+    "status", [Status.REFUSED, Status.EXPIRED, Status.WAITING, Status.RUNNING]
+)
+def test_a_request_without_service_stays_in_the_denominator_of_every_metric(
+    status: Status,
+) -> None:
+    run = _served(
+        *(
+            request(f"r{i}", 0.0, 100, output_tokens=11, tenant="ab"[i % 2], ttft_slo_s=9.0)
+            for i in range(4)
+        )
+    )
+    before, after = measure(run).overall, measure(_ended(run, 3, status)).overall
+    for key in ("ttft", "tpot", "e2el", "queue"):
+        assert math.isfinite(before[f"{key}.p99"])
+        assert after[f"{key}.p99"] == math.inf
+        # The median of 4 values lies between the second and the third, as before.
+        assert after[f"{key}.p50"] == before[f"{key}.p50"]
+    assert after["queue.max"] == run.end_s
+    assert (before["attainment"], after["attainment"]) == (1.0, 0.75)
+    assert after["throughput"] == pytest.approx(before["throughput"] * 33 / 44)
+
+
+def test_who_cancelled_counts_in_attainment_alone() -> None:
+    run = _served(
+        *(request(f"r{i}", 0.0, 100, output_tokens=11, ttft_slo_s=9.0) for i in range(4))
+    )
+    found = measure(_ended(run, 3, Status.ABORTED)).overall
+    assert found["attainment"] == 0.75
+    for key in ("ttft", "tpot", "e2el", "queue"):
+        assert math.isfinite(found[f"{key}.p99"])
+
+
+def test_a_request_of_one_token_has_no_tpot_however_it_ends() -> None:
+    run = _served(request("a", 0.0, 100, output_tokens=11), request("b", 0.0, 100))
+    assert math.isfinite(measure(_ended(run, 1, Status.REFUSED)).overall["tpot.p99"])
+
+
+def test_the_first_and_last_tenth_are_served_and_not_measured() -> None:
+    # Serial: request i of 20 waits 0.1 * i s; measured are those from 2 to 17.
+    run = _served(*(request(f"r{i}", 0.0, 100, ttft_slo_s=1.05) for i in range(20)))
+    run = replace(run, preemptions=np.arange(20), recomputed_tokens=np.arange(20))
+    found = measure(run).overall
+    assert found["queue.max"] == pytest.approx(1.7)
+    assert found["queue.p50"] == pytest.approx((0.9 + 1.0) / 2)
+    assert found["attainment"] == 8 / 16
+    assert found["preemptions"] == found["recompute"] == sum(range(2, 18))
+    assert found["throughput"] == pytest.approx(20 / 2.0)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(1, (0, 1)), (9, (0, 9)), (10, (1, 9)), (400, (40, 360))])
+def test_of_fewer_than_ten_requests_all_are_measured(n: int, rows: tuple[int, int]) -> None:
+    found = measured_rows(n)
+    assert (found.start, found.stop) == rows
+
+
+def test_a_class_that_only_comes_at_the_ends_has_no_values() -> None:
+    run = _served(
+        *(request(f"r{i}", 0.0, 100, request_class="a" if 0 < i < 9 else "b") for i in range(10))
+    )
+    assert list(measure(run).classes) == ["a"]

@@ -1,22 +1,28 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpolicy_tuning.statistics import Verdict, compare
+from batchpolicy_tuning.statistics import Verdict, compare, holm
 
 values = st.lists(st.floats(0.01, 1000.0), min_size=8, max_size=20)
 
 
-def test_the_interval_is_that_of_students_textbook() -> None:
-    # Gains 1 to 9: mean 5, standard deviation 2.7386, error 0.91287; t(8) at 97.5% is 2.3060.
+def test_the_interval_holds_all_but_a_fortieth_of_the_subset_means_at_either_end() -> None:
+    # Gains 1 to 9, 512 subsets of which 11 have a mean under that of 1, 2, 3 and 5: the 12th.
     found = compare([10.0] * 9, [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
     assert found.improvement == 5.0
-    assert (found.low, found.high) == pytest.approx((5 - 2.1051, 5 + 2.1051), abs=1e-4)
+    means = sorted(
+        sum(rows) / len(rows) for n in range(1, 10) for rows in combinations(range(1, 10), n)
+    )
+    assert (means[11], means[-12]) == (2.75, 7.25)
+    assert (found.low, found.high) == (2.75, 7.25)
+    assert (found.relative_low, found.relative_high) == pytest.approx((0.275, 0.725))
     assert (found.verdict, found.pairs, found.scale) == (Verdict.BETTER, 9, 10.0)
 
 
@@ -43,16 +49,16 @@ def test_without_a_queue_there_is_nothing_to_schedule() -> None:
     assert found.verdict is Verdict.NOTHING_TO_SCHEDULE
 
 
-def test_equal_arms_show_nothing_and_a_constant_gain_is_shown() -> None:
+def test_equal_arms_are_equivalent_and_a_constant_gain_is_shown() -> None:
     same = compare([3.0] * 10, [3.0] * 10)
-    assert (same.verdict, same.low, same.high) == (Verdict.NOT_SHOWN, 0.0, 0.0)
+    assert (same.verdict, same.low, same.high) == (Verdict.EQUIVALENT, 0.0, 0.0)
     constant = compare([3.0] * 10, [2.0] * 10)
     assert (constant.verdict, constant.low, constant.high) == (Verdict.BETTER, 1.0, 1.0)
 
 
 def test_last_digits_are_no_gain() -> None:
     found = compare([0.1 + 0.2] * 10, [0.3] * 10)
-    assert (found.verdict, found.improvement) == (Verdict.NOT_SHOWN, 0.0)
+    assert (found.verdict, found.improvement) == (Verdict.EQUIVALENT, 0.0)
 
 
 def test_pairs_in_which_an_arm_has_no_value_are_left_out() -> None:
@@ -61,6 +67,80 @@ def test_pairs_in_which_an_arm_has_no_value_are_left_out() -> None:
     assert found.pairs == 9
     assert compare(baseline[:7] + [math.nan] * 3, [1.0] * 10).reason == "7 pairs, 8 needed"
     assert compare([math.nan] * 10, [1.0] * 10).reason == "no value in any pair"
+
+
+def _shown_below(values: list[float]) -> bool:
+    """A one-sided test at 5%, by all signs."""
+    flips = list(product((-1.0, 1.0), repeat=len(values)))
+    reached = sum(
+        sum(s * v for s, v in zip(signs, values, strict=True)) <= sum(values) + 1e-9
+        for signs in flips
+    )
+    return reached / len(flips) <= 0.05
+
+
+@given(
+    st.lists(st.tuples(st.integers(80, 120), st.integers(-12, 12)), min_size=8, max_size=9),
+    st.sampled_from([0.02, 0.05]),
+    st.booleans(),
+)
+def test_equivalence_takes_two_one_sided_tests(
+    drawn: list[tuple[int, int]], margin: float, in_points: bool
+) -> None:
+    baseline = [float(b) for b, _ in drawn]
+    policy = [float(b + d) for b, d in drawn]
+    found = compare(baseline, policy, margin=margin, in_points=in_points)
+    allowed = [margin * (1.0 if in_points else b) for b in baseline]
+    gaps = [p - b for b, p in zip(baseline, policy, strict=True)]
+    above = _shown_below([gap - most for gap, most in zip(gaps, allowed, strict=True)])
+    below = _shown_below([-gap - most for gap, most in zip(gaps, allowed, strict=True)])
+    assert found.within_margin == (not any(gaps) or (above and below))
+
+
+def test_a_small_difference_that_is_shown_is_a_difference_and_within_the_margin() -> None:
+    baseline = [100.0 + k for k in range(10)]
+    found = compare(baseline, [1.01 * b + 0.01 * (k % 3) for k, b in enumerate(baseline)])
+    assert (found.verdict, found.within_margin) == (Verdict.WORSE, True)
+    noise = compare(baseline, [b + (-1.0) ** k for k, b in enumerate(baseline)])
+    assert (noise.verdict, noise.within_margin) == (Verdict.EQUIVALENT, True)
+    wide = compare(baseline, [b + 30.0 * (-1.0) ** k for k, b in enumerate(baseline)])
+    assert (wide.verdict, wide.within_margin) == (Verdict.NOT_SHOWN, False)
+
+
+def test_a_baseline_with_a_zero_has_no_relative_interval() -> None:
+    found = compare([0.0] + [2.0] * 9, [1.0] * 10)
+    assert math.isnan(found.relative_low) and math.isnan(found.relative_high)
+    assert found.low < found.improvement < found.high
+
+
+def test_an_arm_whose_requests_never_end_is_worse_although_there_is_no_interval() -> None:
+    worse = compare([1.0] * 10, [math.inf] * 10)
+    assert (worse.verdict, worse.reason) == (Verdict.WORSE, "without end in 10 of 10 pairs")
+    assert math.isnan(worse.improvement) and math.isnan(worse.low)
+    assert compare([math.inf] * 10, [1.0] * 10).verdict is Verdict.BETTER
+    neither = compare([math.inf] * 10, [math.inf] * 10)
+    assert (neither.verdict, neither.within_margin) == (Verdict.NOT_SHOWN, False)
+
+
+def _by_all_intersections(p_values: list[float]) -> list[float]:
+    """Holm as a closed test: the worst Bonferroni test of any group that a hypothesis is in."""
+    n = len(p_values)
+    groups = [of for k in range(1, n + 1) for of in combinations(range(n), k)]
+    return [
+        max(min(1.0, len(of) * min(p_values[j] for j in of)) for of in groups if i in of)
+        for i in range(n)
+    ]
+
+
+@given(st.lists(st.integers(0, 200).map(lambda k: k / 200), min_size=1, max_size=6))
+def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
+    assert holm(p_values) == pytest.approx(_by_all_intersections(p_values))
+
+
+def test_holm_by_hand() -> None:
+    # In order 0.01 * 4, 0.02 * 3, 0.03 * 2 raised to 0.06 and 0.2 * 1.
+    assert holm([0.03, 0.2, 0.01, 0.02]) == pytest.approx([0.06, 0.2, 0.04, 0.06])
+    assert holm([]) == []
 
 
 def test_a_percentile_without_end_gives_no_interval() -> None:
