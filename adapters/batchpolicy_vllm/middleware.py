@@ -36,8 +36,9 @@ _MOST_BYTES = 1024
 
 
 class HeaderMiddleware:
-    """Copies a request's headers into its body: ``--middleware batchpolicy_vllm.HeaderMiddleware``.
+    """What ``--middleware batchpolicy_vllm.HeaderMiddleware`` puts before a server.
 
+    Copies headers of a request into ``vllm_xargs`` in its body:
     ``X-Batchpolicy-Ttft-Slo-S`` becomes the key ``ttft_slo_s`` of ``vllm_xargs``, and a
     header that ``requests.tenant_from`` names becomes the key of its name. A header goes
     before what the body says; under the name of a tenant's header the body says nothing,

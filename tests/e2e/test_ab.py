@@ -20,10 +20,12 @@ pytestmark = [
 def test_the_main_job_shows_who_gains_and_who_pays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "out.json"
+    path, page = tmp_path / "out.json", tmp_path / "out.html"
     arguments = ["ab", "fcfs", "priority", "benefit", "--workload", "chat-and-batch"]
     arguments += ["--load", "0.9", "--pairs", "8", "--requests", "100", "--max-num-seqs", "16"]
-    assert main([*arguments, "--jobs", "1", "--quiet", "--json", str(path)]) == 0
+    assert (
+        main([*arguments, "--jobs", "1", "--quiet", "--json", str(path), "--html", str(page)]) == 0
+    )
     told = json.loads(path.read_text())
     assert told["environment"]["engine"].startswith("vLLM")
     (at,) = told["loads"]
@@ -33,6 +35,11 @@ def test_the_main_job_shows_who_gains_and_who_pays(
         assert chat["metrics"]["ttft.p99"]["against_baseline"]["verdict"] == "better"
         paid = {change["scope"] for change in policy["changes"] if change["verdict"] == "worse"}
         assert "batch" in paid
+    assert at["title"] in page.read_text()
+    for policy in at["recorded"]["policies"]:
+        assert max(policy["series"]["waiting"]) > 0
+        assert 0.0 < max(policy["series"]["kv_used_frac"]) <= 1.0
+        assert all(r["ended_s"] > r["first_token_s"] for r in policy["requests"])
     assert "worse for batch: TTFT" in " ".join(capsys.readouterr().out.split())
 
 

@@ -20,7 +20,7 @@ from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.runner.planner import MAX_DISPLACED_A_REQUEST
 from batchpolicy.terms import Fairness
 from tests.support.mini_engine import Job, MiniEngine
-from tests.support.scripted import Arrival, Patched, Shortest
+from tests.support.policies import Arrival, Patched, Shortest
 
 BLOCK = 4
 

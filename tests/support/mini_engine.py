@@ -17,7 +17,7 @@ from batchpolicy.config import Bounds, Preempt
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
-from tests.support.scripted import config_of
+from tests.support.policies import config_of
 
 STEP_S = 0.25
 

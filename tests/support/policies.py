@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 from typing_extensions import override
 
 from batchpolicy.config import PolicyConfig, PolicySpec, Preempt
-from batchpolicy.policy import Policy, Ranking, Step, Work
+from batchpolicy.policy import Limits, Policy, Ranking, Step, Work
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 
 
@@ -22,10 +22,12 @@ class _Given(PolicyConfig):
         return self._policy
 
 
-def config_of(policy: Policy, preempt: Preempt | None = None) -> PolicyConfig:
-    """A config whose policy is this very one."""
+def config_of(
+    policy: Policy, preempt: Preempt | None = None, **parts: BaseModel | None
+) -> PolicyConfig:
+    """A config whose policy is this very one; ``parts`` are bounds, queue and limits."""
     name = type(policy).__name__
-    config = _Given(policy=PolicySpec(name=name), preempt=preempt, title=name)
+    config = _Given(policy=PolicySpec(name=name), preempt=preempt, title=name, **parts)
     config._policy = policy
     return config
 
@@ -134,6 +136,10 @@ class Patched(Policy):
         if "rank" in self._patches:
             return self._call("rank", waiting, step)
         return super().rank(waiting, step)
+
+    @override
+    def limits(self, step: Step) -> Limits:
+        return self._call("limits", step)
 
     @override
     def on_arrived(self, rows: Requests, step: Step) -> None:

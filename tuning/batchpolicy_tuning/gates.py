@@ -172,7 +172,8 @@ class _Tested:
             (np.nan, np.nan) if endless else _change(pairs[0], difference, sign, metric)
         )
         # A change that is the bound itself in every pair is within it.
-        p_within = float(p_negative(beyond)) if beyond.any() else 0.0
+        is_bound = not endless and not beyond.any()
+        p_within = 0.0 if is_bound else float(p_negative(beyond))
         return cls(gate, change, limit, p_within, float(p_negative(-beyond)), n, endless)
 
     def judged(self, p_within: float, p_beyond: float) -> Judged:

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from batchpolicy.config import PolicyConfig
+from batchpolicy.config import Bounds, PolicyConfig
 from batchpolicy.engine import EngineLimits
 from batchpolicy.policy import Step
 from batchpolicy.requests import FloatArray, Requests
@@ -49,7 +49,7 @@ def assert_same(ours: Served, theirs: Served) -> None:
 
 def in_arrival_order() -> PolicyConfig:
     """Arrival order, without saying that the engine could do it by itself."""
-    return config_of(Arrival(), "never")
+    return config_of(Arrival(), "never", bounds=Bounds(max_bypass_s=0.0))
 
 
 def by_priority() -> PolicyConfig:
@@ -58,7 +58,8 @@ def by_priority() -> PolicyConfig:
     def benefit(rows: Requests, step: Step) -> FloatArray:
         return -rows.priority.astype(np.float64)
 
-    return config_of(Patched.over(Arrival(), benefit=benefit), "never")
+    policy = Patched.over(Arrival(), benefit=benefit)
+    return config_of(policy, "never", bounds=Bounds(max_bypass_s=0.0))
 
 
 @pytest.mark.parametrize("seed", WORKLOADS)

@@ -6,7 +6,7 @@ import pytest
 from batchpolicy.runner.events import EventLog
 from batchpolicy.runner.table import RequestTable
 from batchpolicy.testing import make_step
-from tests.support.scripted import Arrival, Patched, Recorder
+from tests.support.policies import Arrival, Patched, Recorder
 
 STEP = make_step()
 

@@ -10,7 +10,7 @@ import pytest
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Ranking
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
-from tests.support.scripted import Arrival, Patched, Recorder, Shortest, config_of
+from tests.support.policies import Arrival, Patched, Recorder, Shortest, config_of
 
 
 def runner_of(policy: Any, *, strict: bool = False, seats: int = 4) -> PolicyRunner:
@@ -41,6 +41,10 @@ def nan(rows: Any, step: Any) -> Any:
 
 def infinite(rows: Any, step: Any) -> Any:
     return np.full(len(rows), np.inf)
+
+
+def minus_infinite(rows: Any, step: Any) -> Any:
+    return np.full(len(rows), -np.inf)
 
 
 def too_long(rows: Any, step: Any) -> Any:
@@ -146,7 +150,7 @@ def test_the_request_least_worth_keeping_is_displaced() -> None:
     assert next_plan(runner, 0) == Plan(["urgent"], ["first"])
 
 
-@pytest.mark.parametrize("bad", BAD_FLOATS)
+@pytest.mark.parametrize("bad", [*BAD_FLOATS, minus_infinite])
 def test_victims_are_chosen_by_arrival_when_keep_benefit_is_faulty(
     bad: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.table import SlotSet
 from batchpolicy.terms import Fairness
 from batchpolicy.testing import make_step
-from tests.support.scripted import Arrival, Recorder
+from tests.support.policies import Arrival, Recorder
 
 FACTS = EngineFacts(
     max_running=4, max_token_budget=64, total_kv_blocks=64, kv_block_tokens=16, clock=lambda: 0.0
@@ -62,6 +62,32 @@ def test_a_share_in_the_policy_file_goes_before_that_of_the_request() -> None:
     arrive(ledger, "a", tenant="x", weight=2.0)
     arrive(ledger, "b", tenant="y", weight=2.0)
     assert ledger.table.view().weight.tolist() == [5.0, 2.0]
+
+
+def test_a_deadline_after_the_arrival_counts_from_the_tick_that_stamps_it() -> None:
+    ledger = Ledger(Arrival(), FACTS)
+    ledger.begin(10.0)
+    arrive(ledger, "a", deadline_after_s=5.0)
+    arrive(ledger, "b")
+    ledger.begin(12.0)
+    ledger.begin(13.0)
+    assert row(ledger, "a").deadline_s[0] == 17.0
+    assert row(ledger, "b").deadline_s[0] == math.inf
+
+
+def test_of_two_deadlines_the_earlier_holds_where_the_arrival_is_known() -> None:
+    ledger = Ledger(Arrival(), FACTS)
+    arrive(ledger, "a", arrival_s=2.0, deadline_s=9.0, deadline_after_s=5.0)
+    arrive(ledger, "b", arrival_s=2.0, deadline_s=6.0, deadline_after_s=5.0)
+    ledger.begin(3.0)
+    assert ledger.table.view().deadline_s.tolist() == [7.0, 6.0]
+
+
+def test_a_predicted_length_is_there_for_the_policy() -> None:
+    ledger = Ledger(Arrival(), FACTS)
+    arrive(ledger, "a", predicted_output_tokens=4.5)
+    arrive(ledger, "b")
+    assert ledger.table.view().remaining_output_tokens.tolist() == [4.5, 9.0]
 
 
 def test_a_request_is_in_exactly_one_set_throughout_its_life() -> None:

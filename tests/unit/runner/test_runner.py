@@ -17,7 +17,7 @@ from batchpolicy.runner.runner import MAX_QUIET_STEPS
 from batchpolicy.terms import Fairness
 from batchpolicy.testing.data import COST
 from tests.support.mini_engine import Job, MiniEngine
-from tests.support.scripted import Arrival, Patched, Recorder, Shortest, config_of
+from tests.support.policies import Arrival, Patched, Recorder, Shortest, config_of
 
 BLOCK = 10
 
@@ -288,6 +288,20 @@ def test_what_is_freed_and_not_used_serves_the_next() -> None:
     assert rig.plan(blocks=2) == Plan(["needs 3", "needs 2"], ["victim"])
     rig.arrive("needs 4", prompt=40, priority=0)
     assert rig.plan(blocks=2) == Plan(["needs 3", "needs 2", "needs 4"], ["victim", "spared"])
+
+
+def test_who_was_displaced_for_one_frees_nothing_for_the_next() -> None:
+    rig = Rig(Arrival())
+    # In the order in which they would go: 2, 6 and 2 blocks.
+    rig.running("c", prompt=15, priority=1)
+    rig.running("b", prompt=55, priority=1)
+    rig.running("a", prompt=15, priority=1)
+    rig.arrive("needs 5", "needs 5 too", prompt=50, priority=0)
+    # b leaves 1 block over, and the second lacks what both others free.
+    plan = rig.plan(blocks=0)
+    assert plan.admit == ["needs 5", "needs 5 too"]
+    assert plan.preempt[0] == "b"
+    assert sorted(plan.preempt[1:]) == ["a", "c"]
 
 
 def test_nobody_is_displaced_for_tokens_that_other_running_requests_would_take() -> None:

@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpolicy_tuning.statistics import Verdict, compare, holm
@@ -79,6 +79,7 @@ def _shown_below(values: list[float]) -> bool:
     return reached / len(flips) <= 0.05
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(80, 120), st.integers(-12, 12)), min_size=8, max_size=9),
     st.sampled_from([0.02, 0.05]),
@@ -132,6 +133,7 @@ def _by_all_intersections(p_values: list[float]) -> list[float]:
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 200).map(lambda k: k / 200), min_size=1, max_size=6))
 def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
     assert holm(p_values) == pytest.approx(_by_all_intersections(p_values))
@@ -150,6 +152,7 @@ def test_a_percentile_without_end_gives_no_interval() -> None:
     assert math.isinf(found.policy)
 
 
+@settings(deadline=None)
 @given(values, st.randoms(use_true_random=False))
 def test_swapping_the_arms_turns_the_sign(baseline: list[float], random: object) -> None:
     policy = list(reversed(baseline))
@@ -158,6 +161,7 @@ def test_swapping_the_arms_turns_the_sign(baseline: list[float], random: object)
     assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
 
 
+@settings(deadline=None)
 @given(values, st.floats(-50.0, 50.0))
 def test_a_shift_of_one_arm_shifts_its_interval(baseline: list[float], shift: float) -> None:
     policy = list(reversed(baseline))
@@ -167,6 +171,7 @@ def test_a_shift_of_one_arm_shifts_its_interval(baseline: list[float], shift: fl
     assert shifted.high == pytest.approx(found.high + shift, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(values, st.floats(-50.0, 50.0))
 def test_what_both_arms_share_plays_no_part(baseline: list[float], shift: float) -> None:
     policy = list(reversed(baseline))

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpolicy_tuning.subsets import mean_interval, p_negative, ratio_interval, subsets
@@ -48,6 +48,7 @@ def test_of_very_many_pairs_each_still_has_a_column_of_its_own(n: int) -> None:
     assert len(columns) == n
 
 
+@settings(deadline=None)
 @given(numbers)
 def test_the_interval_leaves_out_the_same_number_of_subset_means_at_either_end(
     values: list[float],
@@ -60,6 +61,7 @@ def test_the_interval_leaves_out_the_same_number_of_subset_means_at_either_end(
     assert float(high) == pytest.approx(means[-left_out])
 
 
+@settings(deadline=None)
 @given(numbers, st.integers(1, 20))
 def test_the_interval_of_a_ratio_is_that_of_ratios_of_subset_sums(
     values: list[float], step: int
@@ -75,6 +77,7 @@ def test_the_interval_of_a_ratio_is_that_of_ratios_of_subset_sums(
     assert float(high) == pytest.approx(ratios[-left_out])
 
 
+@settings(deadline=None)
 @given(numbers)
 def test_the_p_value_is_the_share_of_flipped_signs_that_reach_as_far(
     values: list[float],
@@ -86,6 +89,7 @@ def test_the_p_value_is_the_share_of_flipped_signs_that_reach_as_far(
     assert float(p_negative(np.array(values))) == reached / 2 ** len(values)
 
 
+@settings(deadline=None)
 @given(numbers)
 def test_interval_and_p_value_agree(values: list[float]) -> None:
     low, high = mean_interval(np.array(values), 0.95)

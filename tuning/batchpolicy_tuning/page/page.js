@@ -35,7 +35,7 @@
       for (let k = Math.floor(low); k <= high; k += 1) found.push(...leads.map((n) => n * 10 ** k));
       return found.filter((s) => s >= 10 ** low && s <= 10 ** high);
     };
-    let found = [[1, 2, 5], [1, 3], [1]].map(inside).find((some) => some.length <= 6) ?? inside([1]);
+    let found = [[1, 2, 5], [1, 3], [1]].map(inside).find((some) => some.length <= 5) ?? inside([1]);
     if (found.length < 2) {
       const rough = (10 ** high - 10 ** low) / 3;
       const step = 10 ** Math.floor(Math.log10(rough));
@@ -48,7 +48,7 @@
 
   const axis = {
     gridcolor: "--rule", linecolor: "--rule", zerolinecolor: "--rule", automargin: true,
-    tickfont: { size: 12 },
+    tickangle: 0, tickfont: { size: 12 },
   };
   // resolved() looks at keys, and these three are colours as well.
   for (const key of ["gridcolor", "linecolor", "zerolinecolor", "paper_bgcolor", "plot_bgcolor"]) {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from batchpolicy_tuning.metrics import Metric
 from batchpolicy_tuning.report import in_unit
 
-MOST = 24
+MOST = 12
 """Tenants that are shown; the document has all."""
 _SHARE = Metric("", "", "share")
 _SECONDS = Metric("", "", "seconds")
