@@ -52,6 +52,7 @@ class Metadata:
             lora="" if lora is None else str(lora.lora_name),
             ttft_slo_s=self._seconds(said, "ttft_slo_s"),
             tpot_slo_s=self._seconds(said, "tpot_slo_s"),
+            # Replays alone know instants of their clock beforehand.
             deadline_s=math.inf if arrival_s is None else self._instant(said, "deadline_at_s"),
             deadline_after_s=self._seconds(said, "deadline_s"),
             queue_ttl_s=self._seconds(said, "queue_ttl_s"),

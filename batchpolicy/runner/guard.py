@@ -86,9 +86,8 @@ class Guard:
             return Limits()
         try:
             limits = self._policy.limits(step)
-            asked: tuple[object, ...] = limits
-            for name, value in zip(Limits._fields, asked, strict=True):
-                if value is not None and not (isinstance(value, int) and value >= 1):
+            for name, value in zip(Limits._fields, limits, strict=True):
+                if value is not None and (type(value) is not int or value < 1):
                     self._broken("limits", f"returned {name} {value!r}, expected a whole number")
             return limits
         except Exception:

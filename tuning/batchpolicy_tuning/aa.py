@@ -191,7 +191,9 @@ def _of_metric(
     equal = resampled(base, repetitions, rng)
     wrong = holds(equal, none, metric)
     differ = float((base[:, 0] != base[:, 1]).mean())
-    why = f"the runs of {1.0 - differ:.0%} of replications are equal" if differ < 1.0 else ""
+    why = ""
+    if differ < 1.0:
+        why = f"runs of {1.0 - differ:.0%} of replications are equal; ties count against a finding"
     found = [
         _judged(
             f"{name}: false positives",
@@ -211,7 +213,7 @@ def _of_metric(
             f"{name}: coverage of {told}",
             holds((equal[0], changed), truth, metric),
             _EFFECT_GOAL,
-            "",
+            "the effect is drawn from an exponential, which is skewed" if metric.in_points else "",
         )
     )
     # The true effect of a policy on these replications is known, since they are all there are.

@@ -58,11 +58,11 @@ class Judged:
             return f"gate {self.gate}: invalid, {self.reason}"
         if self.reason:
             return f"gate {self.gate}: {self.outcome}, {self.reason}"
-        unit = "" if self.gate.is_relative else " points"
+        unit = "%" if self.gate.is_relative else " points"
         side = "at most" if self.gate.at_most else "at least"
         return (
-            f"gate {self.gate}: {self.outcome}, changed by {100.0 * self.change:+.1f}%{unit}, "
-            f"{side} {100.0 * self.limit:+.1f}% at 95%, p {self.p:.3f}"
+            f"gate {self.gate}: {self.outcome}, changed by {100.0 * self.change:+.1f}{unit}, "
+            f"{side} {100.0 * self.limit:+.1f}{unit} at 95%, p {self.p:.3f}"
         )
 
 

@@ -135,5 +135,5 @@ def test_a_server_whose_policy_file_names_an_unknown_place_does_not_start(
     servers: dict[str, Server],
 ) -> None:
     server = servers["mistaken"]
-    server.wait_until_it_gives_up()
+    assert server.wait_until_it_gives_up() != 0
     assert "requests.tenant_from: vLLM cannot read 'header.x-tenant'" in server.output

@@ -83,6 +83,8 @@ def test_a_gate_on_a_share_counts_in_points() -> None:
     values = {"attainment": (shares, lower)}
     assert _outcomes(values, "attainment>=-1%") == [Outcome.PASSED]
     assert _outcomes(values, "attainment>=-0.5%@class=chat") == [Outcome.VIOLATED]
+    (judged,) = judge(*_made_up(values, "attainment>=-1%"), 1)
+    assert "passed, changed by -0.8 points, at least -0.9 points at 95%" in str(judged)
 
 
 def test_more_is_better_where_the_metric_says_so() -> None:
