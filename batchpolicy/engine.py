@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class Run:
     """Most requests that waited after a step: 0 means that nothing ever queued."""
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
     """What the runner counted: fallbacks, displaced, ..."""
+    scheduler_s: float = math.nan
+    """Thread time of this machine spent in the engine's scheduler; takes no part in ``digest``."""
 
     def digest(self) -> str:
         """SHA-256 of all columns: equal for runs that went the same way."""

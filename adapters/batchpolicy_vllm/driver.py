@@ -34,7 +34,7 @@ class Driver:
         self.runner = PolicyRunner(
             config,
             EngineFacts(
-                max_running=int(scheduler.max_num_active_reqs),
+                max_running=seams.max_running(scheduler),
                 max_token_budget=int(scheduler.max_num_scheduled_tokens),
                 total_kv_blocks=seams.total_blocks(scheduler),
                 kv_block_tokens=int(scheduler.block_size),
@@ -64,7 +64,7 @@ class Driver:
         """Plan the step, displace, and put the plan on offer."""
         self.queue.offer(())
         if self._failed:
-            self.queue.offer_all()
+            self.queue.offer_all(but=seams.awaits_output)
             return
         try:
             plan = self._plan()
@@ -79,10 +79,11 @@ class Driver:
                 ids = [r.request_id for r in self._scheduler.running]
                 kept = self.runner.keep_order(ids)
                 self._scheduler.running[:] = [requests[i] for i in kept]
+            seams.keep_limits(self._scheduler)
             self.queue.offer(plan.admit)
         except Exception:
             self._fail("planning")
-            self.queue.offer_all()
+            self.queue.offer_all(but=seams.awaits_output)
 
     def after_step(self, output: Any) -> None:
         """Tell the runner what the engine made of the plan."""
@@ -90,6 +91,7 @@ class Driver:
         if self._failed:
             return
         try:
+            seams.tell_preempted(output, self._preempted)
             self.runner.scheduled(
                 output.num_scheduled_tokens, seams.admitted(output), self._preempted
             )
@@ -164,13 +166,13 @@ class Driver:
         except Exception:
             self._fail("results")
 
-    def finished(self, requests: Iterable[Any]) -> None:
+    def finished(self, ids: Iterable[str], status: Status) -> None:
         """Requests were ended from outside."""
         if self._failed:
             return
         try:
-            for request in requests:
-                self._ended(request.request_id, seams.end_status(request.status))
+            for request_id in ids:
+                self._ended(request_id, status)
         except Exception:
             self._fail("an end")
 
@@ -213,7 +215,7 @@ class Driver:
 
     def _reconcile(self) -> None:
         scheduler = self._scheduler
-        waiting = [r.request_id for r in (*self.queue, *scheduler.kv_holding_waiting)]
+        waiting = [r.request_id for r in (*self.queue, *seams.holding(scheduler))]
         self.runner.reconcile(waiting, [r.request_id for r in scheduler.running])
 
     def _fail(self, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from batchpolicy_vllm.seams import RequestQueue
@@ -25,9 +25,13 @@ class PlannedQueue(RequestQueue):
         members = self._members
         self._offer = [members[i] for i in ids if i in members][::-1]
 
-    def offer_all(self) -> None:
-        """Offer everything in order of arrival: what is left when there is no plan."""
-        self._offer = sorted(self._members.values(), key=lambda r: r.arrival_time)[::-1]
+    def offer_all(self, but: Callable[[Any], bool] | None = None) -> None:
+        """Offer everything in order of arrival: what is left when there is no plan.
+
+        Requests of which ``but`` is true stay out.
+        """
+        members = [r for r in self._members.values() if but is None or not but(r)]
+        self._offer = sorted(members, key=lambda r: r.arrival_time)[::-1]
 
     def withdraw(self) -> None:
         """The step is over."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -75,16 +78,19 @@ class VllmReplay(Engine):
             cls = scheduler_class(seams.Scheduler, config, clock)
         engine_config = self._configs[limits]
         scheduler = make_scheduler(cls, engine_config)
+        timed = _Timed(scheduler)
         books = Books(workload)
         Loop(scheduler, books, clock, cost, block_hasher(engine_config), seed).run(
             max_steps, observer
         )
         driver = getattr(scheduler, "_driver", None)
-        return books.run(
+        counted = {} if driver is None else dict(sorted(driver.runner.counters.items()))
+        run = books.run(
             self.version,
             "engine's own" if config is None else config.label,
-            {} if driver is None else dict(sorted(driver.runner.counters.items())),
+            {name: count for name, count in counted.items() if count},
         )
+        return replace(run, scheduler_s=timed.seconds)
 
     def _refuse_what_it_cannot_do(self, workload: Workload) -> None:
         fields = [name for need, name in workload.needs().items() if need not in self.capabilities]
@@ -93,6 +99,25 @@ class VllmReplay(Engine):
                 f"workload {workload.name!r}: requests have {' and '.join(fields)}, which the "
                 "replay on vLLM does not honour yet; leave it out."
             )
+
+
+class _Timed:
+    """Thread time that a scheduler spends in the two calls of each step."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.seconds = 0.0
+        for name in ("schedule", "update_from_output"):
+            setattr(scheduler, name, self._timing(getattr(scheduler, name)))
+
+    def _timing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                self.seconds += time.thread_time() - started
+
+        return timed
 
 
 def _refuse_what_cannot_fit(workload: Workload, limits: EngineLimits) -> None:

@@ -51,6 +51,7 @@ class PolicyMixin(_Base):
             seams.use_native_order(self, order)
             logger.info("batchpolicy: %s is the engine's own order", config.label)
             return
+        seams.refuse_ranks_of_one_mind(self)
         self._driver = Driver(self, config, clock or time.monotonic, virtual=clock is not None)
         logger.info("batchpolicy: policy %s, preempt %s", config.label, config.preempts())
 
@@ -76,11 +77,11 @@ class PolicyMixin(_Base):
         if self._driver is not None:
             self._driver.arrived(request)
 
-    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
         """Let the engine end requests, then report them."""
-        ended = super().finish_requests(*args, **kwargs)
+        ended = super().finish_requests(request_ids, finished_status)
         if self._driver is not None:
-            self._driver.finished(ended)
+            self._driver.finished(seams.ended_ids(ended), seams.end_status(finished_status))
         return ended
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:

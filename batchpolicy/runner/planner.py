@@ -17,7 +17,7 @@ from batchpolicy.runner.order import best_first
 from batchpolicy.state import StateArray
 
 MAX_VICTIMS_A_STEP = 16
-MAX_DISPLACED_A_REQUEST = 4
+MAX_DISPLACED_A_REQUEST = 2
 """Past this, a request is not displaced for a more urgent one any more."""
 SPARE_ROWS = 16
 """Rows beyond the free seats that are offered, as the engine passes some by."""
@@ -59,6 +59,14 @@ class Planner:
         self.displaced[slots] = 0.0
         self.held_since_s[slots] = np.nan
 
+    def wants_room(self, waiting: Requests, running: Requests, now_s: float) -> bool:
+        """Some waiting row presses, and some running row of a worse class may be displaced."""
+        may_go = self.displaced[running.slot] < MAX_DISPLACED_A_REQUEST
+        if not may_go.any():
+            return False
+        worst = running.priority[may_go].max()
+        return bool((_pressing(waiting, now_s) & (waiting.priority < worst)).any())
+
     def offer(self, waiting: Requests, step: Step, left: Left) -> Plan:
         """Offer the best waiting rows, whatever runs staying where it is."""
         best, refuse = self._best(waiting, step, step.window)
@@ -88,7 +96,7 @@ class Planner:
         need_blocks, prefill, slots = best.need_kv_blocks, best.prefill_tokens, best.slot
         if self.chunk is not None:
             prefill = np.minimum(prefill, self.chunk)
-        pressing = _pressing(best, step)
+        pressing = _pressing(best, step.now_s)
         for place, priority in enumerate(best.priority.tolist()):
             blocks = int(need_blocks[place])
             if blocks > left.blocks and place < MAX_PROBES:
@@ -126,7 +134,7 @@ class Planner:
     def relieve(self, running: Requests, step: Step, demand: Demand, short: int) -> Plan:
         """Running rows will need ``short`` blocks too many: displace the least urgent."""
         room = _Displacer(self, running, demand, step)
-        room.make_room(None, Room(0, short, 0))
+        room.relieve(Room(0, short, 0))
         return Plan([], room.victims, reorder=True)
 
     def _best(
@@ -173,14 +181,14 @@ class Planner:
         return int(self.probe.prefix([best.request_id[place]])[1][0])
 
 
-def _pressing(waiting: Requests, step: Step) -> BoolArray:
+def _pressing(waiting: Requests, now_s: float) -> BoolArray:
     """Rows that may displace: with a target only once part of it is gone, else at once.
 
     Displacing costs recomputation, and most seats come free in time by themselves.
     """
     target_s = waiting.ttft_slo_s
     patient = np.isfinite(target_s) & np.isnan(waiting.first_token_s)
-    waited_s = step.now_s - waiting.arrival_s
+    waited_s = now_s - waiting.arrival_s
     return ~patient | (waited_s >= PATIENCE_FRAC * target_s)
 
 
@@ -192,66 +200,87 @@ class _Displacer:
         self._running = running
         self._demand = demand
         self._step = step
-        self._order: list[int] | None = None
+        self._order: list[int] = []
+        """Rows that may go, the first to go in front, hence worse classes before better ones."""
         self._frees: list[Room] = []
+        self._prepared = self._probed = False
         self.victims: list[str] = []
 
-    def make_room(self, priority: int | None, need: Room) -> Room | None:
-        """Displace just enough rows less urgent than ``priority`` (None: any), or nobody."""
-        if self._order is None:
+    def make_room(self, priority: int, need: Room) -> Room | None:
+        """Displace just enough rows of classes worse than ``priority``, or nobody."""
+        if not self._prepared:
             self._prepare()
-        assert self._order is not None
-        limit = MAX_VICTIMS_A_STEP - len(self.victims)
+        if need.blocks > 0:
+            self._probe()
         classes = self._running.priority
-        open_places = [
-            place
-            for place, row in enumerate(self._order)
-            if priority is None or (classes[row] > priority and self._may_be_displaced(row))
-        ]
-        if len(open_places) == len(classes) and priority is None:
-            # Somebody has to stay: a batch that displaces all of itself gets nowhere.
-            open_places.pop()
-        chosen = just_enough([self._frees[place] for place in open_places], need)
+        worse = 0
+        while worse < len(self._order) and classes[self._order[worse]] > priority:
+            worse += 1
+        chosen = just_enough(self._frees[:worse], need) if worse else None
         # Nobody to displace: the row is held by another in front of it, and must wait with it.
-        if not chosen or (priority is not None and len(chosen) > limit):
+        if not chosen or len(chosen) > MAX_VICTIMS_A_STEP - len(self.victims):
             return None
-        places = [open_places[i] for i in chosen]
-        freed = Room(
-            seats=sum(self._frees[p].seats for p in places),
-            blocks=sum(self._frees[p].blocks for p in places),
-            tokens=sum(self._frees[p].tokens for p in places),
-        )
+        if not self._can_be_freed(chosen):
+            self._probe()
+            return self.make_room(priority, need)
+        slots = self._running.slot[[self._order[place] for place in chosen]]
+        self._planner.displaced.add(slots, 1.0)
+        self._planner.counters["displaced"] += len(chosen)
+        return self._take(chosen)
+
+    def relieve(self, need: Room) -> None:
+        """Displace just enough rows of any class; one always stays, or nothing gets done."""
+        self._prepare(bounded=False)
+        self._probe()
+        chosen = just_enough(self._frees[: len(self._running) - 1], need)
+        self._take(chosen or [])
+
+    def _take(self, chosen: list[int]) -> Room:
+        freed = [self._frees[place] for place in chosen]
         ids = self._running.request_id
-        for place in sorted(places, reverse=True):
-            row = self._order.pop(place)
+        for place in sorted(chosen, reverse=True):
+            self.victims.append(ids[self._order.pop(place)])
             del self._frees[place]
-            self.victims.append(ids[row])
-            if priority is not None:
-                self._planner.displaced.add(self._running.slot[row : row + 1], 1.0)
-                self._planner.counters["displaced"] += 1
-        return freed
+        return Room(
+            seats=sum(room.seats for room in freed),
+            blocks=sum(room.blocks for room in freed),
+            tokens=sum(room.tokens for room in freed),
+        )
 
-    def _may_be_displaced(self, row: int) -> bool:
-        slot = self._running.slot[row : row + 1]
-        return bool(self._planner.displaced[slot][0] < MAX_DISPLACED_A_REQUEST)
-
-    def _prepare(self) -> None:
-        """Order the rows that can be freed, and work out what each would free."""
+    def _prepare(self, *, bounded: bool = True) -> None:
+        """Order the rows; ``bounded`` leaves out those that were displaced often enough."""
+        self._prepared = True
         running, planner = self._running, self._planner
         tier, keep = planner.guard.keep(running, self._step)
         order = victim_order(running.priority, tier, keep, running.seq)
-        order = order[np.isfinite(keep[order])]
-        held = running.kv_blocks
-        if planner.probe is not None:
-            order = order[: 4 * MAX_VICTIMS_A_STEP]
-            held = held.copy()
-            ids = running.request_id
-            sought: list[int] = order.tolist()
-            held[order] = planner.probe.held([ids[row] for row in sought])
-        places: list[int] = order[held[order] >= 0].tolist()
-        self._order = places
+        may_go = np.isfinite(keep)
+        if bounded:
+            may_go &= planner.displaced[running.slot] < MAX_DISPLACED_A_REQUEST
+        rows: list[int] = order[may_go[order]].tolist()
+        self._order = rows[: 4 * MAX_VICTIMS_A_STEP]
+        self._measure(running.kv_blocks)
+
+    def _probe(self) -> None:
+        """Learn exactly what each row holds; until then, what it has computed must do."""
+        if self._probed or self._planner.probe is None:
+            return
+        self._probed = True
+        held = self._running.kv_blocks.copy()
+        ids = self._running.request_id
+        held[self._order] = self._planner.probe.held([ids[row] for row in self._order])
+        self._order = [row for row in self._order if held[row] >= 0]
+        self._measure(held)
+
+    def _can_be_freed(self, chosen: list[int]) -> bool:
+        if self._probed or self._planner.probe is None:
+            return True
+        ids = self._running.request_id
+        held = self._planner.probe.held([ids[self._order[place]] for place in chosen])
+        return bool((held >= 0).all())
+
+    def _measure(self, held: IntArray) -> None:
         # A victim also gives back the tokens and blocks that it would take in this step.
         self._frees = [
             Room(1, int(held[row] + self._demand.blocks[row]), int(self._demand.tokens[row]))
-            for row in places
+            for row in self._order
         ]

@@ -138,7 +138,7 @@ class PolicyRunner:
         ledger, engine = self._ledger, self.engine
         ceiling = self._limits.token_budget or engine.max_token_budget
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
-        displace = self._displace and self._could_displace()
+        displace = self._displace and self._could_displace(waiting, running)
         # Each running row takes a block or two at most, and prompts those of the budget.
         most = 2 * len(running) + ceiling // engine.kv_block_tokens
         tight = free_kv_blocks < most
@@ -247,9 +247,11 @@ class PolicyRunner:
         self.preempted(lost)
         ledger.admitted(seated)
 
-    def _could_displace(self) -> bool:
-        waiting, running = self._ledger.waiting, self._ledger.running
-        return bool(waiting and running and waiting.most_urgent < running.least_urgent)
+    def _could_displace(self, waiting: Requests, running: Requests) -> bool:
+        queue, batch = self._ledger.waiting, self._ledger.running
+        if not queue or not batch or queue.most_urgent >= batch.least_urgent:
+            return False
+        return self._planner.wants_room(waiting, running, self._ledger.now_s)
 
     def _demand(self, running: Requests, token_budget: int) -> Demand:
         return demand(

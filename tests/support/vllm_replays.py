@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ STRICT_PRIORITY = PolicyConfig(
     policy=PolicySpec(name="priority", params={"ageing_s": "inf"}), preempt="never"
 )
 BENEFIT = PolicyConfig(policy=PolicySpec(name="benefit"))
+
+
+def seeds(most: int, first: int = 0) -> range:
+    """Seeds of so many workloads, or of fewer if ``BATCHPOLICY_WORKLOADS`` says so."""
+    return range(first, first + min(most, int(os.environ.get("BATCHPOLICY_WORKLOADS", most))))
 
 
 def random_workload(seed: int, *, count: int = 20) -> Workload:

@@ -126,6 +126,7 @@ def _policy(results: Results, at: AtLoad, arm: int) -> dict[str, Any]:
                 "ends": dict(run.ends),
                 "counters": dict(run.counters),
                 "wall_s": run.wall_s,
+                "scheduler_s": run.scheduler_s,
             }
             for k, run in enumerate(runs)
         ],

@@ -38,6 +38,8 @@ class Outcome:
     counters: Mapping[str, int]
     digest: str
     wall_s: float
+    scheduler_s: float
+    """Thread time inside the engine's scheduler; NaN where the engine does not tell."""
 
     @property
     def unfinished(self) -> int:
@@ -108,4 +110,5 @@ class Replay:
             counters=dict(run.counters),
             digest=run.digest(),
             wall_s=time.perf_counter() - started,
+            scheduler_s=run.scheduler_s,
         )

@@ -126,6 +126,22 @@ def queues(results: Results, at: AtLoad) -> list[str]:
     return told
 
 
+def scheduler_cost(results: Results) -> str:
+    """Thread time in the engine's scheduler per step, beside that of the first policy."""
+    arms = len(results.plan.arms)
+    runs = [[run for at in results.loads for run in at.runs[arm]] for arm in range(arms)]
+    step_us = [
+        1e6 * sum(run.scheduler_s for run in own) / sum(run.steps for run in own) for own in runs
+    ]
+    if not all(map(math.isfinite, step_us)):
+        return ""
+    told = ", ".join(
+        f"{arm.label} {cost:.0f} us ({cost / step_us[0]:.2f}x)"
+        for arm, cost in zip(results.plan.arms, step_us, strict=True)
+    )
+    return f"Time of this machine in the scheduler, per step: {told}."
+
+
 def notes(results: Results) -> list[str]:
     """What a reader should know before believing the numbers."""
     plan = results.plan
@@ -146,6 +162,9 @@ def notes(results: Results) -> list[str]:
         "measured; all others count, however they ended.",
         "A simulated gain under 10% proves nothing about a server; one interval in twenty misses.",
     ]
+    cost = scheduler_cost(results)
+    if cost:
+        found.append(cost)
     if plan.pairs < FEWEST_PAIRS:
         found.append(f"With {plan.pairs} pairs there are no verdicts; {FEWEST_PAIRS} are needed.")
     return found

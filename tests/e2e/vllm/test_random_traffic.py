@@ -8,11 +8,17 @@ import pytest
 
 from batchpolicy_vllm import seams
 from tests.support.vllm_bench import Bench, assert_served, play
-from tests.support.vllm_replays import BENEFIT, EVERY_LIMITS, assert_no_fault, random_workload
+from tests.support.vllm_replays import (
+    BENEFIT,
+    EVERY_LIMITS,
+    assert_no_fault,
+    random_workload,
+    seeds,
+)
 
 pytestmark = pytest.mark.engine
 
-SEEDS = range(100, 160)
+SEEDS = seeds(60, 100)
 
 
 def played(seed: int, base: type, in_flight: int) -> Bench:
@@ -40,5 +46,5 @@ def test_every_answer_is_whole_the_columns_stay_true_and_nothing_fails(
         assert len(bench.driver.runner._ledger.table) == 0, "ended requests are forgotten"
         counted.update(bench.counters)
     # The traffic is of a kind that displaces for classes and for want of blocks.
-    assert counted["displaced"] > 50
-    assert counted["preempted"] > counted["displaced"] + 50
+    assert counted["displaced"] > 0.8 * len(SEEDS)
+    assert counted["preempted"] > counted["displaced"] + 0.8 * len(SEEDS)

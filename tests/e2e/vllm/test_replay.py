@@ -28,12 +28,14 @@ from tests.support.vllm_replays import (
     assert_no_fault,
     free_blocks,
     random_workload,
+    seeds,
     serve,
 )
 
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).resolve().parents[3]
+PATH = (ROOT, ROOT / "adapters")
 
 DIGEST = """
 from batchpolicy_vllm.replay import VllmReplay
@@ -59,7 +61,8 @@ def test_the_same_replay_has_the_same_digest_in_another_process_and_twice_in_thi
     )
     assert first.preemptions.sum() > 0
     assert first.digest() == second.digest()
-    environment = os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": f"{ROOT}:{ROOT}/adapters"}
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *map(str, PATH)])
+    environment = os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", DIGEST],
         capture_output=True,
@@ -80,7 +83,7 @@ def test_another_workload_has_another_digest() -> None:
 
 
 @pytest.mark.parametrize("config", [None, FCFS, BENEFIT], ids=["stock", "fcfs", "benefit"])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_every_request_ends_with_its_tokens_and_no_block_is_lost(
     seed: int, config: PolicyConfig | None
 ) -> None:
@@ -98,7 +101,7 @@ def test_every_request_ends_with_its_tokens_and_no_block_is_lost(
 
 
 @pytest.mark.parametrize("config", [None, BENEFIT], ids=["stock", "benefit"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_all_work_is_the_request_itself_and_what_was_recomputed(
     seed: int, config: PolicyConfig | None
 ) -> None:
@@ -150,8 +153,8 @@ def test_a_shared_prefix_is_found_in_the_cache_and_not_computed_twice() -> None:
 
 def test_a_step_that_only_preempts_is_not_taken_for_a_standstill() -> None:
     # Two blocks of 16 each for a start. With 32 tokens computed, a needs a third block of 4;
-    # it stands first and is the less urgent, so that vLLM's priority order gives it up and
-    # computes nothing in this step.
+    # it stands first and is the less urgent, so that vLLM's priority order gives it up and,
+    # up to 0.32, computes nothing in this step. 0.33 goes on with the next one.
     pair = (one("a", 30, 10, priority=10), one("b", 30, 10, arrival_s=0.001))
     steps: list[StepRecord] = []
     run = VllmReplay().replay(
@@ -161,7 +164,8 @@ def test_a_step_that_only_preempts_is_not_taken_for_a_standstill() -> None:
         COST,
         observer=steps.append,
     )
-    assert [(step.tokens, step.preempted) for step in steps if step.preempted] == [({}, ("a",))]
+    preempted = [(dict(step.tokens), step.preempted) for step in steps if step.preempted]
+    assert preempted in ([({}, ("a",))], [({"b": 1}, ("a",))])
     assert run.status.tolist() == [Status.FINISHED, Status.FINISHED]
 
 

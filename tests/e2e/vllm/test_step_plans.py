@@ -22,12 +22,13 @@ from tests.support.vllm_replays import (
     Served,
     assert_no_fault,
     random_workload,
+    seeds,
     serve,
 )
 
 pytestmark = pytest.mark.engine
 
-WORKLOADS = range(200)
+WORKLOADS = seeds(200)
 
 
 def limits_of(seed: int) -> EngineLimits:
@@ -90,12 +91,12 @@ def test_a_policy_of_priority_through_our_queue_gives_the_steps_of_vllm(seed: in
 
 
 def test_the_workloads_preempt_cancel_chunk_prompts_and_hit_the_prefix_cache() -> None:
-    served = [stock(seed, "fcfs") for seed in WORKLOADS]
-    assert sum(len(step) for one in served for step in one.preempted) > 200
-    assert sum(int((one.run.status == 3).sum()) for one in served) > 200
-    assert sum(int(one.run.cached_tokens.sum()) for one in served) > 2000
+    served, count = [stock(seed, "fcfs") for seed in WORKLOADS], len(WORKLOADS)
+    assert sum(len(step) for one in served for step in one.preempted) > count
+    assert sum(int((one.run.status == 3).sum()) for one in served) > count
+    assert sum(int(one.run.cached_tokens.sum()) for one in served) > 10 * count
     chunked = [one.run.workload.requests[0].prompt_tokens > 64 for one in served]
-    assert sum(chunked) > 20
+    assert sum(chunked) > count / 10
 
 
 def played(seed: int, config: PolicyConfig | None, *, in_flight: int) -> Bench:
@@ -110,7 +111,7 @@ def steps_of(bench: Bench) -> list[list[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_with_fcfs_the_asynchronous_scheduler_stays_what_it_is(seed: int, in_flight: int) -> None:
     theirs, ours = (played(seed, config, in_flight=in_flight) for config in (None, FCFS))
     assert steps_of(ours) == steps_of(theirs)
@@ -120,7 +121,7 @@ def test_with_fcfs_the_asynchronous_scheduler_stays_what_it_is(seed: int, in_fli
 
 # Not with a budget of tokens that running requests use up: a request whose last token is in
 # flight is still reckoned with one token, so that the step after may admit one later.
-@pytest.mark.parametrize("seed", [s for s in range(50) if limits_of(s) in AMPLE_LIMITS])
+@pytest.mark.parametrize("seed", [s for s in seeds(50) if limits_of(s) in AMPLE_LIMITS])
 def test_arrival_order_through_our_queue_is_fcfs_with_two_steps_in_flight(seed: int) -> None:
     theirs, ours = (played(seed, config, in_flight=2) for config in (None, in_arrival_order()))
     assert steps_of(ours) == steps_of(theirs)

@@ -349,12 +349,50 @@ def test_a_request_is_displaced_a_few_times_only_and_a_new_one_starts_afresh() -
     # A second arrival of a known id is none.
     rig.arrive("victim", priority=5)
     rig.arrive("late", priority=0)
-    assert rig.plan(seats=0) == Plan(["late"], [])
+    # Whom nobody may make room for is not even offered.
+    assert rig.plan(seats=0) == Plan()
     rig.runner.finished("victim", Status.FINISHED)
     rig.plan()
     rig.arrive("victim", priority=5)
     rig.start("victim")
     assert rig.plan(seats=0) == Plan(["late"], ["victim"])
+
+
+def test_a_request_with_a_target_displaces_only_once_half_of_it_is_gone() -> None:
+    rig = Rig(Arrival(), max_running=1)
+    rig.running("victim", priority=5)
+    rig.arrive("patient", priority=0, ttft_slo_s=5.0)
+    # A second passes before each plan, and arrivals are stamped by the first after them.
+    assert [rig.plan(seats=0).preempt for _ in range(3)] == [[], [], []]
+    assert rig.plan(seats=0) == Plan(["patient"], ["victim"])
+
+
+def test_a_request_without_a_target_displaces_at_once() -> None:
+    rig = Rig(Arrival(), max_running=1)
+    rig.running("victim", priority=5)
+    rig.arrive("urgent", priority=0)
+    assert rig.plan(seats=0) == Plan(["urgent"], ["victim"])
+
+
+def test_what_each_victim_holds_is_probed_only_when_blocks_are_short() -> None:
+    class Probe:
+        def __init__(self) -> None:
+            self.asked: list[list[str]] = []
+
+        def prefix(self, ids: Sequence[str]) -> tuple[IntArray, IntArray]:
+            return np.zeros(len(ids), dtype=np.int64), np.full(len(ids), 1)
+
+        def held(self, ids: Sequence[str]) -> IntArray:
+            self.asked.append(list(ids))
+            return np.array([-1 if i == "v2" else 1 for i in ids])
+
+    probe = Probe()
+    rig = Rig(Arrival(), max_running=3, probe=probe)
+    rig.running("v0", "v1", "v2", priority=5)
+    rig.arrive("urgent", priority=0)
+    # v2 would be first to go, but cannot be freed now; only then are the others looked at.
+    assert rig.plan(seats=0).preempt == ["v1"]
+    assert probe.asked == [["v2"], ["v2", "v1", "v0"]]
 
 
 def test_the_victims_of_one_step_are_bounded() -> None:
