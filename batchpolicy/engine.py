@@ -30,6 +30,8 @@ class EngineLimits:
     prefix_cache: bool = False
     long_prefill_token_threshold: int = 0
     """Most prompt tokens of one request in one step; 0 for no cap."""
+    async_scheduling: bool = False
+    """Each step is planned while the one before it runs, so without that one's results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-import zlib
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +14,9 @@ from batchpolicy.engine import Observer, StepRecord
 from batchpolicy.errors import StepLimitReached, WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost, StepShape
-from batchpolicy.workload import WorkloadRequest
 from batchpolicy_vllm import seams
 from batchpolicy_vllm.books import Books
-
-_TOKEN, _STOP = 7, 8
+from batchpolicy_vllm.clients import STOP, TOKEN, Clients
 
 
 class Clock:
@@ -34,8 +30,21 @@ class Clock:
         return self.now_s
 
 
+class _InFlight(NamedTuple):
+    """A step whose results are not back."""
+
+    scheduled: Any
+    sampled: Any
+    end_s: float
+
+
 class Loop:
-    """Arrivals, steps and results on one virtual clock."""
+    """Arrivals, steps and results on one virtual clock.
+
+    Under asynchronous scheduling two steps are in flight, as vLLM's engine core keeps them:
+    a step is planned when its predecessor begins, knows the results up to the one before
+    that, and begins when its predecessor ends. Else one is.
+    """
 
     def __init__(
         self,
@@ -50,16 +59,13 @@ class Loop:
         self._books = books
         self._clock = clock
         self._cost = cost
-        self._hasher = hasher
-        self._seed = seed
+        self._asynchronous = bool(scheduler.scheduler_config.async_scheduling)
+        self._in_flight: deque[_InFlight] = deque()
+        self._clients = Clients(books.workload.requests, hasher, seed)
         self._arrivals = list(reversed(books.workload.requests))
         self._cancels: list[tuple[float, str]] = []
-        self._mid_prefill: dict[str, int] = {}
-        """Tokens computed of each request whose prompt is not done."""
-        self._turns = Counter(r.session for r in self._arrivals if r.session)
-        """Turns to come of each session."""
-        self._said: dict[str, list[int]] = {}
-        """Text of the latest turn of each session that goes on."""
+        self._computed: dict[str, int] = {}
+        """Tokens computed of each request whose count in the engine does not tell."""
 
     def run(self, max_steps: int, observer: Observer | None) -> None:
         """Serve until every request has ended."""
@@ -67,6 +73,9 @@ class Loop:
         while self._arrivals or scheduler.has_requests():
             self._enter()
             if not scheduler.get_num_unfinished_requests():
+                if self._in_flight:
+                    self._take_results()
+                    continue
                 if self._arrivals:
                     self._clock.now_s = max(self._clock.now_s, self._arrivals[-1].arrival_s)
                     self._enter()
@@ -89,7 +98,7 @@ class Loop:
         now_s, arrivals = self._clock.now_s, self._arrivals
         while arrivals and arrivals[-1].arrival_s <= now_s:
             request = arrivals.pop()
-            self._scheduler.add_request(self._request(request))
+            self._scheduler.add_request(self._clients.request(request))
             if request.cancel_at_s < math.inf:
                 heapq.heappush(self._cancels, (request.cancel_at_s, request.id))
         while self._cancels and self._cancels[0][0] <= now_s:
@@ -111,23 +120,24 @@ class Loop:
         self._clock.now_s = max(self._clock.now_s, min(events))
 
     def _step(self, observer: Observer | None) -> bool:
-        """One engine step; tells whether anything was computed or preempted."""
+        """Schedule one step and take the results that are due; tells whether anything went on."""
         scheduler, books = self._scheduler, self._books
-        start_s = self._clock.now_s
+        now_s = self._clock.now_s
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
         books.steps += 1
         preempted = self._book_preemptions(output)
-        self._book_admissions(output, start_s)
+        self._book_admissions(output, now_s)
         books.peak_waiting = max(books.peak_waiting, len(scheduler.waiting))
+        start_s = end_s = self._in_flight[-1].end_s if self._in_flight else now_s
         if tokens:
-            self._clock.now_s += self._cost(self._shape(tokens))
+            end_s += self._cost(self._shape(tokens))
         if observer is not None:
             observer(
                 StepRecord(
                     index=books.steps - 1,
                     start_s=start_s,
-                    duration_s=self._clock.now_s - start_s,
+                    duration_s=end_s - start_s,
                     tokens=dict(tokens),
                     preempted=preempted,
                     running=len(scheduler.running),
@@ -135,16 +145,30 @@ class Loop:
                     free_kv_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
                 )
             )
-        results = scheduler.update_from_output(output, self._sample(tokens))
-        now_s = self._clock.now_s
-        for request_id, count, ended in seams.results(results):
+        self._in_flight.append(_InFlight(output, self._sample(tokens), end_s))
+        if self._asynchronous and tokens and len(self._in_flight) == 1:
+            return True
+        behind = len(self._in_flight) > 1
+        self._take_results()
+        # A step that computes nothing is done when its predecessor is.
+        while self._in_flight and not self._in_flight[0].scheduled.num_scheduled_tokens:
+            self._take_results()
+        # The engine admits nobody in a step that preempts, so there may be nothing to compute.
+        return bool(tokens or preempted or behind)
+
+    def _take_results(self) -> None:
+        """Wait for the oldest step in flight, and book what came out of it."""
+        scheduled, sampled, end_s = self._in_flight.popleft()
+        self._clock.now_s = end_s
+        books = self._books
+        for request_id, count, ended in seams.results(
+            self._scheduler.update_from_output(scheduled, sampled)
+        ):
             place = books.place[request_id]
             if count:
-                books.token(place, count, now_s)
+                books.token(place, count, end_s)
             if ended is not None:
-                books.end(place, ended, now_s)
-        # The engine admits nobody in a step that preempts, so there may be nothing to compute.
-        return bool(tokens or preempted)
+                books.end(place, ended, end_s)
 
     def _shape(self, tokens: dict[str, int]) -> StepShape:
         prefill = context = decodes = decode_context = 0
@@ -154,18 +178,18 @@ class Loop:
             request = requests[request_id]
             # The engine has already advanced its count past this step.
             before = request.num_computed_tokens - n
-            if n == 1 and request.num_output_tokens and not request.is_prefill_chunk:
+            if n == 1 and before >= request.num_prompt_tokens and not request.is_prefill_chunk:
                 decodes += 1
                 decode_context += before
             else:
                 prefill += n
                 context += before
                 attention += n * (before + n / 2)
-            if request.is_prefill_chunk:
-                self._mid_prefill[request_id] = before + n
-            elif self._mid_prefill:
+            if request.is_prefill_chunk or self._asynchronous:
+                self._computed[request_id] = before + n
+            elif self._computed:
                 # Recomputation may end with a chunk of one token, which looks like a decode.
-                self._mid_prefill.pop(request_id, None)
+                self._computed.pop(request_id, None)
             if request_id in reached:
                 again = min(reached[request_id], before + n) - before
                 if again > 0:
@@ -186,7 +210,7 @@ class Loop:
         for request_id in preempted:
             books.preemptions[books.place[request_id]] += 1
             # A request that decodes has computed all but its latest token.
-            computed = self._mid_prefill.pop(
+            computed = self._computed.pop(
                 request_id, self._scheduler.requests[request_id].num_tokens - 1
             )
             books.reached[request_id] = max(books.reached.get(request_id, 0), computed)
@@ -202,81 +226,12 @@ class Loop:
                 sampled.append([])
                 continue
             wanted = books.workload.requests[books.place[request_id]].output_tokens
-            sampled.append([_STOP if request.num_output_tokens + 1 >= wanted else _TOKEN])
+            # The place of this token in the answer; those before it may be in flight.
+            place = request.num_computed_tokens - request.num_prompt_tokens
+            sampled.append([STOP if place + 1 >= wanted else TOKEN])
         ids = list(tokens)
         return seams.ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
             sampled_token_ids=sampled,
         )
-
-    def _request(self, r: WorkloadRequest) -> Any:
-        return seams.Request(
-            request_id=r.id,
-            prompt_token_ids=self._prompt(r),
-            sampling_params=seams.SamplingParams(
-                max_tokens=r.max_tokens,
-                temperature=0.0,
-                ignore_eos=True,
-                stop_token_ids=[_STOP],
-                extra_args=_xargs(r),
-            ),
-            pooling_params=None,
-            arrival_time=r.arrival_s,
-            priority=r.priority,
-            block_hasher=self._hasher,
-        )
-
-    def _prompt(self, r: WorkloadRequest) -> list[int]:
-        if self._hasher is None:
-            return [0] * r.prompt_tokens
-        prompt = self._shared(r)[: r.prompt_tokens]
-        prompt += _tokens(f"{self._seed} {r.id}", r.prompt_tokens - len(prompt))
-        if r.session:
-            self._turns[r.session] -= 1
-            if self._turns[r.session]:
-                self._said[r.session] = prompt + _answer(r)
-            else:
-                self._said.pop(r.session, None)
-        return prompt
-
-    def _shared(self, r: WorkloadRequest) -> list[int]:
-        """What the prompt begins with and other requests may have too; may be longer than it."""
-        if r.prefix_blocks:
-            blocks = (_tokens(f"block {b}", r.prefix_block_tokens) for b in r.prefix_blocks)
-            return list(chain.from_iterable(blocks))
-        if r.session in self._said:
-            return self._said[r.session]
-        return list(_tokens(f"prefix {r.prefix_id}", r.prefix_tokens if r.prefix_id else 0))
-
-
-def _xargs(r: WorkloadRequest) -> dict[str, Any]:
-    """What a request says about itself, as ``Metadata`` reads it."""
-    said: dict[str, Any] = {"weight": r.weight}
-    for key, name in (("tenant", r.tenant), ("session_id", r.session)):
-        if name:
-            said[key] = name
-    for key, value in (
-        ("ttft_slo_s", r.ttft_slo_s),
-        ("tpot_slo_s", r.tpot_slo_s),
-        # Equal deadlines have to stay equal, which sums with the arrivals would not.
-        ("deadline_at_s", r.deadline_s),
-        ("queue_ttl_s", r.queue_ttl_s),
-        ("predicted_output_tokens", r.predicted_output_tokens),
-    ):
-        if math.isfinite(value):
-            said[key] = value
-    return said
-
-
-def _answer(r: WorkloadRequest) -> list[int]:
-    """What a request will have produced at its end, if nobody cancels it; see ``_sample``."""
-    if r.output_tokens <= r.max_tokens:
-        return [_TOKEN] * (r.output_tokens - 1) + [_STOP]
-    return [_TOKEN] * r.max_tokens
-
-
-def _tokens(name: str, count: int) -> range:
-    """Token ids that differ between names, wherever Python runs."""
-    start = zlib.crc32(name.encode()) << 20
-    return range(start, start + count)

@@ -53,6 +53,8 @@ def vllm_config(limits: EngineLimits) -> Any:
             enable_prefix_caching=limits.prefix_cache,
             long_prefill_token_threshold=limits.long_prefill_token_threshold,
         ).create_engine_config()
+    # The platform decides by its own executor, which is not used here.
+    config.scheduler_config.async_scheduling = limits.async_scheduling
     # One more for the null block, which no request can hold.
     config.cache_config.num_gpu_blocks = limits.kv_blocks + 1
     return config

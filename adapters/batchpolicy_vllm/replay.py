@@ -73,9 +73,9 @@ class VllmReplay(Engine):
         if limits not in self._configs:
             self._configs[limits] = vllm_config(limits)
         clock = Clock()
-        cls: type = seams.Scheduler
+        cls: type = seams.AsyncScheduler if limits.async_scheduling else seams.Scheduler
         if config is not None:
-            cls = scheduler_class(seams.Scheduler, config, clock)
+            cls = scheduler_class(cls, config, clock)
         engine_config = self._configs[limits]
         scheduler = make_scheduler(cls, engine_config)
         timed = _Timed(scheduler)

@@ -131,7 +131,7 @@ def _tested(release: str, folder: Path) -> str:
     took = f"{time.monotonic() - started:.0f} s, {wheel.replace('_', '-')}"
     if code:
         return f"failed: {counts} ({took}), see {log.relative_to(ROOT)}"
-    return f"passed: {counts} ({took})"
+    return f"passed: {counts.replace(' passed', ' tests')} ({took})"
 
 
 if __name__ == "__main__":

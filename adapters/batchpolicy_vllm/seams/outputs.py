@@ -30,7 +30,7 @@ def admitted(output: Any) -> dict[str, int]:
 
 def tell_preempted(output: Any, ids: Iterable[str]) -> None:
     """Let the workers know whom we preempted; up to 0.20 the engine only tells its own."""
-    told = output.preempted_req_ids or set()
+    told: set[str] = output.preempted_req_ids or set[str]()
     untold = set(ids) - told
     if untold:
         output.preempted_req_ids = told | untold

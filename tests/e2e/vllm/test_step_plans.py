@@ -92,8 +92,8 @@ def test_a_policy_of_priority_through_our_queue_gives_the_steps_of_vllm(seed: in
 
 def test_the_workloads_preempt_cancel_chunk_prompts_and_hit_the_prefix_cache() -> None:
     served, count = [stock(seed, "fcfs") for seed in WORKLOADS], len(WORKLOADS)
-    assert sum(len(step) for one in served for step in one.preempted) > count
-    assert sum(int((one.run.status == 3).sum()) for one in served) > count
+    assert sum(len(step) for one in served for step in one.preempted) > count / 2
+    assert sum(int((one.run.status == 3).sum()) for one in served) > count / 2
     assert sum(int(one.run.cached_tokens.sum()) for one in served) > 10 * count
     chunked = [one.run.workload.requests[0].prompt_tokens > 64 for one in served]
     assert sum(chunked) > count / 10

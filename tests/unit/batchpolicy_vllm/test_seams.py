@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from batchpolicy.errors import EngineUnavailable
+from batchpolicy.errors import ConfigError, EngineUnavailable
+from batchpolicy.policy import Limits
 from batchpolicy_vllm import PolicyScheduler, scheduler_class, seams
 from batchpolicy_vllm.model import make_scheduler
+from batchpolicy_vllm.seams import probes
 from tests.support.vllm_bench import Bench, own_tokens
 from tests.support.vllm_replays import BENEFIT, FCFS, STRICT_PRIORITY, TIGHT, engine_config
 
@@ -186,3 +188,65 @@ def test_the_engine_tells_the_blocks_that_requests_can_hold() -> None:
     bench = Bench(TIGHT, BENEFIT)
     assert bench.driver.runner.engine.total_kv_blocks == TIGHT.kv_blocks == bench.free_blocks
     assert seams.total_blocks(bench.scheduler) == TIGHT.kv_blocks
+
+
+def test_a_dry_run_takes_no_part_in_the_engines_hit_rate() -> None:
+    scheduler = make_scheduler(seams.Scheduler, engine_config(CACHED), log_stats=True)
+    manager, request = scheduler.kv_cache_manager, Bench(CACHED, None).add("a", prompt=20)
+    scheduler.add_request(request)
+    seams.KvProbe(scheduler).prefix(["a"])
+    assert manager.make_prefix_cache_stats().queries == 0
+    scheduler.schedule()
+    assert manager.make_prefix_cache_stats().queries == 20
+
+
+def test_a_limit_below_what_runs_lets_nobody_in_until_enough_have_ended() -> None:
+    bench = Bench(TIGHT, BENEFIT)
+    for i in range(4):
+        bench.add(f"r{i}", output=4 + i)
+    bench.step()
+    seams.set_limits(bench.scheduler, Limits(max_running=2, token_budget=30, prefill_chunk=10))
+    bench.add("next", prompt=20, output=2)
+    assert seams.max_running(bench.scheduler) == 2
+    assert seams.free_seats(bench.scheduler) == -2
+    # The i-th has its last token in step 4 + i.
+    bench.step(5)
+    assert bench.plans[3:] == [
+        {"r0": 1, "r1": 1, "r2": 1, "r3": 1},
+        {"r1": 1, "r2": 1, "r3": 1},
+        {"r2": 1, "r3": 1},
+    ]
+    assert bench.step() == {"r3": 1, "next": 10}
+    bench.drain()
+    assert len(bench.answers["next"]) == 2
+    assert bench.free_blocks == TIGHT.kv_blocks
+
+
+@pytest.mark.parametrize("base", [seams.Scheduler, seams.AsyncScheduler])
+def test_the_workers_hear_of_everybody_that_we_preempt(base: type) -> None:
+    bench = Bench(replace(TIGHT, max_num_seqs=1), BENEFIT, base=base)
+    bench.add("low", priority=10, output=9)
+    bench.step(2)
+    bench.add("urgent", priority=0, output=2)
+    bench.step()
+    assert bench.preempted == ["low"]
+
+
+def test_ranks_that_have_to_decide_alike_get_no_policy_but_an_order_of_the_engines_own() -> None:
+    config = engine_config(TIGHT)
+    config.parallel_config.distributed_executor_backend = "external_launcher"
+    with pytest.raises(ConfigError, match=r"'external_launcher': each rank schedules for itself"):
+        make_scheduler(scheduler_class(seams.Scheduler, BENEFIT), config)
+    for own in (FCFS, STRICT_PRIORITY):
+        made = make_scheduler(scheduler_class(seams.Scheduler, own), config)
+        assert made._driver is None
+
+
+@pytest.mark.parametrize("names", [("a",), ("b", "a")])
+def test_one_of_two_names_is_enough_and_both_are_told_when_neither_is_there(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_METHODS", ("schedule", "a|b"))
+    probes.check_class(type("Either", (), dict.fromkeys((*names, "schedule"))))
+    with pytest.raises(EngineUnavailable, match=r"has no a or b\. .* needs vLLM 0\.20 to 0\.33"):
+        probes.check_class(type("Neither", (), {"schedule": None}))
