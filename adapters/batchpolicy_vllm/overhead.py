@@ -14,6 +14,8 @@ from typing_extensions import override
 from batchpolicy.bench import Bench, BenchReport, Measurement, Progress
 from batchpolicy.config import config_named
 from batchpolicy.engine import EngineLimits
+
+from batchpolicy_vllm import quiet as quiet  # isort: skip - before vLLM is imported
 from batchpolicy_vllm import seams
 from batchpolicy_vllm.model import make_scheduler, vllm_config
 from batchpolicy_vllm.scheduler import scheduler_class

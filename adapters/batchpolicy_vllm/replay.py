@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +15,7 @@ from batchpolicy.errors import WorkloadError
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 
-# Before vLLM is imported: its start-up lines would drown the report. A server never comes here.
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-
+from batchpolicy_vllm import quiet as quiet  # isort: skip - before vLLM is imported
 from batchpolicy_vllm import seams
 from batchpolicy_vllm.books import Books
 from batchpolicy_vllm.loop import Clock, Loop

@@ -82,6 +82,9 @@ def compare(
         int | None, typer.Option(min=1, help="Tokens that the KV cache holds; else the profile's.")
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens of a KV block.")] = 16,
+    async_scheduling: Annotated[
+        bool, typer.Option(help="Plan each step before the results of the last, as on a GPU.")
+    ] = False,
     prefix_cache: Annotated[
         bool, typer.Option(help="Reuse the KV of equal prefixes, as vLLM does by default.")
     ] = True,
@@ -129,6 +132,7 @@ def compare(
         kv_blocks=(made.kv_tokens if kv_tokens is None else kv_tokens) // block_size,
         kv_block_tokens=block_size,
         prefix_cache=prefix_cache,
+        async_scheduling=async_scheduling,
     )
     made.check_limits(limits)
     plan = ab.Plan(

@@ -147,7 +147,9 @@ def notes(results: Results) -> list[str]:
     plan = results.plan
     found = [
         *plan.source.notes,
-        f"Replayed on {results.engine_version} under a virtual clock, {plan.limits.max_num_seqs} "
+        f"Replayed on {results.engine_version} under a virtual clock"
+        f"{', asynchronous scheduling' if plan.limits.async_scheduling else ''}, "
+        f"{plan.limits.max_num_seqs} "
         f"seats, {plan.limits.max_num_batched_tokens:,} tokens a step, "
         f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, seed {plan.seed}; "
         f"{results.wall_s:.0f} s on {plan.processes} processes.",
