@@ -53,6 +53,17 @@ class PolicySpec(BaseModel):
             except ValidationError as e:
                 texts = [text for _, text in faults_of(e, cls, self.params)]
                 raise ConfigError(f"policy {self.name!r}: {' '.join(texts)}") from e
+            except ConfigError:
+                raise
+            except Exception as e:
+                raise ConfigError(_cannot_be_made(self.name, cls, e)) from e
+
+
+def _cannot_be_made(name: str, cls: type[Policy], fault: Exception) -> str:
+    missing = ", ".join(sorted(cls.__abstractmethods__))
+    if missing:
+        return f"policy {name!r} defines no method {missing}, which every policy has to."
+    return f"policy {name!r} cannot be made: {type(fault).__name__}: {fault}"
 
 
 class RequestDefaults(Component):

@@ -34,6 +34,14 @@ BENCHES = "batchpolicy.benches"
 
 _FILE_MODULE = "batchpolicy_file_"
 
+_KINDS = {
+    POLICIES: "policy",
+    TERMS: "term",
+    ENGINES: "engine",
+    COMMANDS: "command",
+    BENCHES: "bench",
+}
+
 # Validators of terms run deep inside pydantic, where no argument reaches them.
 _BASE: ContextVar[Path | None] = ContextVar("batchpolicy_base", default=None)
 
@@ -191,7 +199,7 @@ def _entry_point(group: str, name: str) -> EntryPoint:
     if not found:
         known = names(group)
         raise UnknownPlugin(
-            f"no plugin named {name!r} in {group}.{near(name, known)} "
+            f"no {_KINDS.get(group, 'plugin')} named {name!r}.{near(name, known)} "
             f"Installed: {', '.join(known) or 'none'}."
         )
     if len({one.value for one in found}) > 1:

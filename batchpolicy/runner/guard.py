@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections import Counter
 from collections.abc import Callable
 
@@ -43,8 +44,8 @@ class Guard:
                 self._bools(ranking.admissible, n, "admissible"),
                 self._bools(ranking.refuse, n, "refuse"),
             )
-        except Exception:
-            self._fault("policy_faults")
+        except BaseException as fault:
+            self._fault("policy_faults", fault)
             return _arrival(waiting)
 
     def keep(self, running: Requests, step: Step) -> tuple[IntArray | None, FloatArray]:
@@ -59,16 +60,16 @@ class Guard:
                 None if tier is None else self._ints(tier, n, "tier"),
                 self._floats(keep, n, "keep_benefit", infinite=True),
             )
-        except Exception:
-            self._fault("policy_faults")
+        except BaseException as fault:
+            self._fault("policy_faults", fault)
             return None, _arrival(running).benefit
 
     def hooks(self, deliver: Callable[[], None], silence: Callable[[], None]) -> None:
         """Run the hooks; after a fault the policy is not told or asked anything more."""
         try:
             deliver()
-        except Exception:
-            self._fault("hook_faults")
+        except BaseException as fault:
+            self._fault("hook_faults", fault)
             self.suspended = True
             silence()
 
@@ -90,8 +91,8 @@ class Guard:
                 if value is not None and (type(value) is not int or value < 1):
                     self._broken("limits", f"returned {name} {value!r}, expected a whole number")
             return limits
-        except Exception:
-            self._fault("policy_faults")
+        except BaseException as fault:
+            self._fault("policy_faults", fault)
             return Limits()
 
     def _bools(self, got: object, n: int, name: str) -> BoolArray | None:
@@ -111,9 +112,10 @@ class Guard:
     def _broken(self, name: str, what: str) -> None:
         raise PolicyContractError(f"{type(self._policy).__name__}.{name} {what}")
 
-    def _fault(self, counter: str) -> None:
-        if self._strict:
-            raise
+    def _fault(self, counter: str, fault: BaseException) -> None:
+        # Whoever stops the process means it, also when that falls into a policy's call.
+        if self._strict or isinstance(fault, KeyboardInterrupt) or _is_a_signal(fault):
+            raise fault
         self._counters[counter] += 1
         if not self._logged:
             self._logged = True
@@ -127,3 +129,13 @@ class Guard:
 
 def _arrival(rows: Requests) -> Ranking:
     return Ranking(-rows.seq.astype(np.float64))
+
+
+def _is_a_signal(fault: BaseException) -> bool:
+    """Raised by the process's own handler for a signal, not by the policy it interrupted."""
+    frame = fault.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    handlers = (signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT))
+    codes = [getattr(handler, "__code__", None) for handler in handlers]
+    return frame is not None and frame.tb_frame.f_code in codes

@@ -143,7 +143,7 @@ def test_a_broken_promise_is_named_and_ends_in_1(here: Path, capsys: Capture) ->
         (["check", "fcsf"], "Did you mean 'fcfs'"),
         (["check", "wrong.py:Wong"], "Did you mean 'Wrong'"),
         (["check", "bad.yaml"], "bad.yaml:4: preempt is 'clas'"),
-        (["policies", "show", "none"], "no plugin named 'none'"),
+        (["policies", "show", "none"], "no policy named 'none'"),
         (["polcies"], "Did you mean 'policies'"),
         (["policies", "list", "--jsn"], "--jsn"),
         (["check"], "Missing argument"),

@@ -182,7 +182,7 @@ kind: Policy
         (HEAD + "policy: [fcfs]\n", "p.yaml:3: policy is a list; expected a name"),
         (HEAD + "policy: {lambda: 1}\n", "p.yaml:3: policy.name is missing. Installed: benefit"),
         (HEAD + "policy: {name: 3}\n", "p.yaml:3: policy.name is 3; expected a name."),
-        (HEAD + "policy: fcsf\n", "p.yaml:3: no plugin named 'fcsf'"),
+        (HEAD + "policy: fcsf\n", "p.yaml:3: no policy named 'fcsf'"),
         (HEAD + "policy: {name: x.py:X}\n", "p.yaml:3: no file"),
         (HEAD + "policy: {name: fcfs, a: 1}\n", "p.yaml:3: unknown key 'policy.a'. It has no"),
         (HEAD + "policy: fcfs\nmemory: {}\n", "p.yaml:4: unknown key 'memory'."),
@@ -330,3 +330,21 @@ def test_the_schema_has_every_policy_with_its_parameters() -> None:
     ageing = own["priority"]["ageing_s"]
     assert [one["type"] for one in ageing["anyOf"]] == ["number", "string"]
     assert "worth one level" in ageing["description"]
+
+
+def test_a_policy_without_benefit_is_told_so_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "from batchpolicy import Policy\n\n\nclass Empty(Policy):\n    pass\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError, match=r"p\.py:Empty' defines no method benefit"):
+        config_named(f"{tmp_path}/p.py:Empty")
+
+
+def test_a_policy_that_fails_while_it_is_made_is_told_so_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "from batchpolicy.policies.fcfs import FCFS\n\n\nclass Boom(FCFS):\n"
+        "    def model_post_init(self, context):\n        raise RuntimeError('boom')\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ConfigError, match="cannot be made: RuntimeError: boom"):
+        config_named(f"{tmp_path}/p.py:Boom")

@@ -103,8 +103,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all(
     with pytest.raises(UnknownPlugin) as caught:
         registry.policy_class("fcsf")
     assert str(caught.value) == (
-        "no plugin named 'fcsf' in batchpolicy.policies. "
-        "Did you mean 'fcfs'? Installed: benefit, fcfs."
+        "no policy named 'fcsf'. Did you mean 'fcfs'? Installed: benefit, fcfs."
     )
 
 

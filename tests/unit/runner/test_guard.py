@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +10,8 @@ import numpy as np
 import pytest
 
 from batchpolicy.errors import PolicyContractError
-from batchpolicy.policy import Ranking
+from batchpolicy.policy import Ranking, Step
+from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
 from tests.support.policies import Arrival, Patched, Recorder, Shortest, config_of
 
@@ -245,3 +248,32 @@ def test_leaving_a_program_is_no_fault_of_the_policy() -> None:
     arrive(runner, {"a": 1})
     with pytest.raises(KeyboardInterrupt):
         next_plan(runner)
+
+
+@pytest.mark.parametrize("fault", [SystemExit(3), GeneratorExit()])
+def test_a_policy_cannot_end_the_process(fault: BaseException) -> None:
+    def leaves(rows: Requests, step: Step) -> FloatArray:
+        raise fault
+
+    runner = runner_of(Patched.over(Shortest(), benefit=leaves))
+    arrive(runner, {"a": 3, "b": 1})
+    assert next_plan(runner).admit == ["a", "b"]
+    assert runner.counters["policy_faults"] == 1
+
+
+def test_a_signal_that_falls_into_a_policys_call_ends_the_process() -> None:
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(0)
+
+    def interrupted(rows: Requests, step: Step) -> FloatArray:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return -rows.seq.astype(np.float64)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        runner = runner_of(Patched.over(Shortest(), benefit=interrupted))
+        arrive(runner, {"a": 3})
+        with pytest.raises(SystemExit):
+            next_plan(runner)
+    finally:
+        signal.signal(signal.SIGTERM, before)
