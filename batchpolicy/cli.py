@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -27,6 +28,8 @@ from batchpolicy.errors import (
 
 FAULT, USAGE = 1, 2
 GATE_FAILED, INVALID = 4, 5
+INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _THE_USERS = (ConfigError, WorkloadError, EngineUnavailable)
 
 # Help without importing what runs the command.
@@ -36,8 +39,8 @@ _SUMMARIES = {"ab": "Compare policies on an engine: paired intervals, losers sho
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 ok, 1 fault, 2 usage, 4 a gate failed, 5 the measurement is invalid. Commands of
-    other packages raise ``BatchPolicyError`` and leave the rest to this.
+    0 ok, 1 fault, 2 usage, 4 a gate failed, 5 the measurement is invalid, 130 Ctrl-C.
+    Commands of other packages raise ``BatchPolicyError`` and leave the rest to this.
     """
     # Behind everything installed, so that no file of the user's shadows a library.
     if os.getcwd() not in sys.path and "" not in sys.path:
@@ -45,24 +48,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
-    except BatchPolicyError as e:
-        print(e, file=sys.stderr)
-        if isinstance(e, StepLimitReached):
-            return INVALID
-        return USAGE if isinstance(e, _THE_USERS) else FAULT
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has enough; the interpreter must not complain at its exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read us has enough.
+        _drop_output()
         return FAULT
+    except OSError as e:
+        # What stdout raises names no file.
+        if e.filename is not None or e.errno not in _FULL:
+            raise
+        _drop_output()
+        return _told(f"output cannot be written: {e.strerror}", FAULT)
+    if status == INTERRUPTED:
+        return _told("interrupted; nothing was written", status)
     return status
 
 
+def _told(what: object, status: int) -> int:
+    print(what, file=sys.stderr)
+    return status
+
+
+def _drop_output() -> None:
+    # The interpreter flushes what is left at its exit, and must not complain then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _run(arguments: Sequence[str] | None) -> int:
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(app)
         command.main(args=None if arguments is None else list(arguments), prog_name="batchpolicy")
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else FAULT if e.code else 0
+    except StepLimitReached as e:
+        return _told(e, INVALID)
+    except BatchPolicyError as e:
+        return _told(e, USAGE if isinstance(e, _THE_USERS) else FAULT)
     return 0
 
 

@@ -279,6 +279,9 @@ def _policy_spec(document: Document) -> PolicySpec | None:
 
 def _text_of(path: Path) -> str:
     try:
+        # A device or a pipe may never end.
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{path} is no ordinary file.")
         raw = path.read_bytes()
     except FileNotFoundError as e:
         beside = path.parent.iterdir() if path.parent.is_dir() else ()

@@ -127,6 +127,8 @@ def request(id: str, arrival_s: float, prompt_tokens: int, **more: object) -> Wo
 class InterruptedEngine(SerialEngine):
     """Presses Ctrl-C in the middle of the comparison, then never comes back."""
 
+    sent: ClassVar[signal.Signals] = signal.SIGINT
+
     @override
     def replay(
         self, workload: Workload, config: PolicyConfig | None, *args: Any, **more: Any
@@ -134,9 +136,15 @@ class InterruptedEngine(SerialEngine):
         if config is None:
             return super().replay(workload, config, *args, **more)
         in_worker = multiprocessing.parent_process() is not None
-        os.kill(os.getppid() if in_worker else os.getpid(), signal.SIGINT)
+        os.kill(os.getppid() if in_worker else os.getpid(), self.sent)
         while True:
             signal.pause()
+
+
+class TerminatedEngine(InterruptedEngine):
+    """Is told to end, as by a supervisor."""
+
+    sent: ClassVar[signal.Signals] = signal.SIGTERM
 
 
 class FailingEngine(SerialEngine):

@@ -225,6 +225,35 @@ def test_a_reader_that_leaves_is_no_fault_worth_a_word() -> None:
     assert process.returncode == 1
 
 
+def test_a_full_disk_behind_stdout_is_told_in_a_line() -> None:
+    for command in (["policies", "schema"], ["policies", "list"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "batchpolicy", *command],
+                cwd=Path(__file__).parents[2],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert done.stderr == "output cannot be written: No space left on device\n"
+        assert done.returncode == 1
+
+
+@pytest.mark.parametrize("place", ["get_command", "policies"])
+def test_ctrl_c_is_told_wherever_it_comes(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    if place == "get_command":
+        monkeypatch.setattr(typer.main, "get_command", pressed)
+    else:
+        monkeypatch.setattr("batchpolicy.describe.installed_policies", pressed)
+    assert main(["policies", "list"]) == 130
+    assert capsys.readouterr() == ("", "interrupted; nothing was written\n")
+
+
 def test_numbers_that_json_has_no_word_for_are_text(capsys: Capture) -> None:
     cli.emit_json({"a": float("inf"), "b": [float("nan"), 1.0]})
     assert json.loads(capsys.readouterr().out) == {"a": "inf", "b": ["nan", 1.0]}

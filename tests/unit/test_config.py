@@ -206,6 +206,11 @@ def test_what_is_no_policy_file_is_refused_in_a_line(
     assert len(found) < 300
 
 
+def test_a_device_that_never_ends_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^/dev/full is no ordinary file"):
+        load_config("/dev/full")
+
+
 def test_a_file_of_bytes_that_are_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ConfigError, match=r"p\.yaml:2: byte 0xff is not UTF-8"):

@@ -29,15 +29,17 @@ from rich.text import Text
 from batchpolicy import registry
 from batchpolicy.cli import GATE_FAILED, INVALID
 from batchpolicy.engine import EngineLimits
-from batchpolicy.errors import ConfigError
+from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import load_profile
 from batchpolicy.targets import parse_gates
 from batchpolicy_tuning import ab, document, gates, output, table
 from batchpolicy_tuning.arms import arms_named
+from batchpolicy_tuning.pool import terminated_like_ctrl_c
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
 MOST_PROCESSES = 8
 """Processes that are started unasked: each holds an engine in memory."""
+_LOADS = (0.01, 10.0)
 _STYLES = {"": "", "better": "green", "worse": "red", "dim": "dim", "bold": "bold"}
 
 app = typer.Typer(add_completion=False)
@@ -68,10 +70,15 @@ def compare(
     classes: Annotated[
         Path | None, typer.Option(help="File of classes, tenants and targets for a trace.")
     ] = None,
-    pairs: Annotated[int, typer.Option(min=2, help="Replications that each policy serves.")] = 20,
+    pairs: Annotated[
+        int, typer.Option(min=2, max=1000, help="Replications that each policy serves.")
+    ] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
     requests: Annotated[
-        int, typer.Option(min=20, help="Requests per replication of an embedded workload.")
+        int,
+        typer.Option(
+            min=20, max=1_000_000, help="Requests per replication of an embedded workload."
+        ),
     ] = 400,
     profile: Annotated[
         str, typer.Option(help="Step cost: how long steps take.")
@@ -79,7 +86,8 @@ def compare(
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.")] = 2048,
     kv_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that the KV cache holds; else the profile's.")
+        int | None,
+        typer.Option(min=1, max=10**9, help="Tokens that the KV cache holds; else the profile's."),
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens of a KV block.")] = 16,
     async_scheduling: Annotated[
@@ -89,7 +97,8 @@ def compare(
         bool, typer.Option(help="Reuse the KV of equal prefixes, as vLLM does by default.")
     ] = True,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one per core, up to 8.")
+        int | None,
+        typer.Option(min=1, max=256, help="Processes; by default one per core, up to 8."),
     ] = None,
     json: Annotated[
         Path | None, typer.Option(help="File for the results of every replication.")
@@ -126,15 +135,26 @@ def compare(
             output.check_writable(path)
     drawn = None if html is None else _page()
     made = load_profile(profile)
+    pool_tokens = made.kv_tokens if kv_tokens is None else kv_tokens
+    if block_size > pool_tokens:
+        raise ConfigError(
+            f"one block of {block_size:,} tokens is more than the KV pool of {pool_tokens:,}"
+        )
     limits = EngineLimits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        kv_blocks=(made.kv_tokens if kv_tokens is None else kv_tokens) // block_size,
+        kv_blocks=pool_tokens // block_size,
         kv_block_tokens=block_size,
         prefix_cache=prefix_cache,
         async_scheduling=async_scheduling,
     )
     made.check_limits(limits)
+    if max_num_batched_tokens < max_num_seqs:
+        raise ConfigError(
+            f"--max-num-batched-tokens {max_num_batched_tokens} is below "
+            f"--max-num-seqs {max_num_seqs}"
+        )
+    processes = jobs or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
     plan = ab.Plan(
         make_engine=functools.partial(registry.engine, engine or only_engine()),
         arms=arms,
@@ -144,19 +164,40 @@ def compare(
         limits=limits,
         profile=made,
         seed=seed,
-        processes=jobs or min(len(os.sched_getaffinity(0)), MOST_PROCESSES),
+        processes=min(processes, pairs * len(arms)),
         margin=parse_margin(margin),
         gates=asked,
     )
-    with _progress(quiet) as progress:
-        results = ab.run_comparison(plan, progress)
-    told = document.document(results)
-    if json is not None:
-        output.write_json(told, json)
-    if html is not None and drawn is not None:
-        output.write_whole(drawn(told), html)
-    show(results, _console())
+    with terminated_like_ctrl_c():
+        with _progress(quiet) as progress:
+            results = ab.run_comparison(plan, progress)
+        lost: OSError | SystemExit | None = None
+        try:
+            show(results, _console())
+            sys.stdout.flush()
+        except (OSError, SystemExit) as fault:
+            lost = fault  # the files may be had even so; rich exits where nobody reads
+        told = document.document(results) if json is not None or html is not None else {}
+        if json is not None:
+            with _named(json, lost is None):
+                output.write_json(told, json)
+        if html is not None and drawn is not None:
+            with _named(html, lost is None):
+                output.write_whole(drawn(told), html)
+    if lost is not None:
+        raise lost
     raise typer.Exit(exit_status(results))
+
+
+@contextmanager
+def _named(path: Path, shown: bool) -> Generator[None, None, None]:
+    try:
+        yield
+    except OSError as fault:
+        table_too = "; the table above is complete" if shown else ""
+        raise BatchPolicyError(
+            f"{path}: cannot be written: {fault.strerror}{table_too}"
+        ) from fault
 
 
 def exit_status(results: ab.Results) -> int:
@@ -193,7 +234,7 @@ def parse_loads(text: str) -> list[float]:
     Raises
     ------
     ConfigError
-        When one is no positive number, or comes twice.
+        When one is no number from 0.01 to 10, or comes twice.
     """
     loads: list[float] = []
     for part in text.split(","):
@@ -205,6 +246,9 @@ def parse_loads(text: str) -> list[float]:
             raise ConfigError(
                 f"--load: {part.strip()!r} is no positive number; write 0.9 or 0.9,1.1"
             )
+        least, most = _LOADS
+        if not least <= number <= most:
+            raise ConfigError(f"--load: {number:g} is outside {least:g} to {most:g}")
         if number in loads:
             raise ConfigError(f"--load: {number:g} is given twice.")
         loads.append(number)

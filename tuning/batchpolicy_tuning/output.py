@@ -18,7 +18,7 @@ def check_writable(path: Path) -> None:
     Raises
     ------
     ConfigError
-        When it is a folder, or its folder is missing or read-only.
+        When it is a folder, or its folder is missing or takes no file.
     """
     folder = path.resolve().parent
     if path.is_dir():
@@ -27,8 +27,12 @@ def check_writable(path: Path) -> None:
         raise ConfigError(f"{path}: is no ordinary file, which could be replaced in one go.")
     if not folder.is_dir():
         raise ConfigError(f"{path}: no folder {str(folder)!r}; make it first.")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{path}: no permission to write into {str(folder)!r}.")
+    try:
+        # Permission is not enough, as in /proc: a file is made, and is gone again.
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}."):
+            pass
+    except OSError as e:
+        raise ConfigError(f"{path}: {str(folder)!r} takes no file: {e.strerror}.") from e
 
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -96,6 +97,19 @@ class Workers:
     def _submit(self, executor: ProcessPoolExecutor, task: Task[T]) -> Future[T]:
         with _interrupts_held_back():
             return executor.submit(_do, task)
+
+
+@contextmanager
+def terminated_like_ctrl_c() -> Generator[None, None, None]:
+    """SIGTERM raises ``KeyboardInterrupt``, so that processes and files are cleaned up."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -256,6 +256,8 @@ def test_a_document_that_cannot_be_written_is_refused_beforehand(tmp_path: Path)
         output.check_writable(tmp_path / "none" / "out.json")
     with pytest.raises(ConfigError, match="is a folder"):
         output.check_writable(tmp_path)
+    with pytest.raises(ConfigError, match="'/proc' takes no file"):
+        output.check_writable(Path("/proc/out.json"))
     output.check_writable(tmp_path / "out.json")
     assert not list(tmp_path.iterdir())
 

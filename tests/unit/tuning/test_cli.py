@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from batchpolicy.cli import main
+from batchpolicy_tuning import cli, output
 
 ROOT = Path(__file__).parents[3]
 ENGINES = "tests.support.serial_engine"
@@ -56,6 +58,20 @@ def test_quiet_says_nothing_on_stderr(capsys: pytest.CaptureFixture[str]) -> Non
         (("fcfs", "priority", *SMALL, "--load", "0"), "'0' is no positive number"),
         (("fcfs", "priority", *SMALL, "--load", "inf"), "'inf' is no positive number"),
         (("fcfs", "priority", *SMALL, "--load", "1,1.0"), "1 is given twice"),
+        (("fcfs", "priority", *SMALL, "--load", "0.001"), "0.001 is outside 0.01 to 10"),
+        (("fcfs", "priority", *SMALL, "--load", "11"), "11 is outside 0.01 to 10"),
+        (("fcfs", "priority", *SMALL, "--pairs", "1001"), "--pairs"),
+        (("fcfs", "priority", *SMALL, "--requests", "1000001"), "--requests"),
+        (("fcfs", "priority", *SMALL, "--kv-tokens", "1000000001"), "--kv-tokens"),
+        (("fcfs", "priority", *SMALL, "--jobs", "257"), "--jobs"),
+        (
+            ("fcfs", "priority", *SMALL, "--max-num-seqs", "64", "--max-num-batched-tokens", "1"),
+            "--max-num-batched-tokens 1 is below --max-num-seqs 64",
+        ),
+        (
+            ("fcfs", "priority", *SMALL, "--block-size", "1000000"),
+            "one block of 1,000,000 tokens is more than the KV pool of 438,608",
+        ),
         (("fcfs", *SMALL), "'fcfs' has nothing to be compared with"),
         (("fcfs", "benfit", *SMALL), "Did you mean 'benefit'?"),
         (("fcfs", "none.yaml", *SMALL), "none.yaml"),
@@ -83,10 +99,45 @@ def test_bad_input_is_one_message_and_exit_2(
     assert said in _refused(capsys, *arguments, "--quiet")
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_ctrl_c_ends_everything_with_130_and_writes_nothing(tmp_path: Path, jobs: str) -> None:
+def test_a_file_that_cannot_be_written_costs_no_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output, "write_whole", full)
+    path = tmp_path / "out.json"
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", "--json", str(path)]) == 1
+    told = capsys.readouterr()
+    assert "chat-and-batch at load 0.9" in told.out
+    assert told.err == (
+        f"{path}: cannot be written: No space left on device; the table above is complete\n"
+    )
+
+
+@pytest.mark.parametrize("fault", [BrokenPipeError(), SystemExit(1)])
+def test_a_table_that_nobody_reads_costs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    def unread(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(cli, "show", unread)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    path = tmp_path / "out.json"
+    assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", "--json", str(path)]) == 1
+    assert json.loads(path.read_text())["kind"] == "Comparison"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "engine"),
+    [("1", "InterruptedEngine"), ("2", "InterruptedEngine"), ("2", "TerminatedEngine")],
+)
+def test_ctrl_c_ends_everything_with_130_and_writes_nothing(
+    tmp_path: Path, jobs: str, engine: str
+) -> None:
     command = [sys.executable, "-m", "batchpolicy", "ab", "fcfs", "priority", *SMALL]
-    command += ["--engine", f"{ENGINES}:InterruptedEngine", "--jobs", jobs]
+    command += ["--engine", f"{ENGINES}:{engine}", "--jobs", jobs]
     command += ["--json", str(tmp_path / "out.json")]
     roots = os.pathsep.join(str(ROOT / root) for root in (".", "adapters", "tuning"))
     done = subprocess.run(
@@ -101,6 +152,7 @@ def test_ctrl_c_ends_everything_with_130_and_writes_nothing(tmp_path: Path, jobs
     )
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("interrupted; nothing was written\n")
     assert not done.stdout.strip()
     assert not list(tmp_path.iterdir())
 
@@ -117,7 +169,7 @@ def test_ctrl_c_ends_everything_with_130_and_writes_nothing(tmp_path: Path, jobs
             "ttft.p50<=+0%@class=batch: violated",
         ),
         (("--gate", "ttft.p50<=+5%", "--pairs", "7"), 5, "invalid, 7 pairs, 8 needed"),
-        (("--gate", "ttft.p50<=+5%", "--load", "0.001"), 5, "invalid, no request ever waited"),
+        (("--gate", "ttft.p50<=+5%", "--load", "0.01"), 5, "invalid, no request ever waited"),
         (
             ("--gate", "ttft.p50<=+5%", "--engine", f"{ENGINES}:FaultyEngine"),
             5,
@@ -141,7 +193,7 @@ def test_gates_set_the_exit_status(
 def test_a_gate_that_failed_counts_more_than_one_that_could_not_be_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["--gate", "ttft.p50<=+0%@class=batch", "--load", "0.001,0.9"]
+    arguments = ["--gate", "ttft.p50<=+0%@class=batch", "--load", "0.01,0.9"]
     assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", *arguments]) == 4
     out = capsys.readouterr().out
     assert "invalid, no request ever waited" in " ".join(out.split())

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from batchpolicy.errors import ConfigError
+from batchpolicy.document import short
+from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.registry import near
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.workloads import azure, servegen
@@ -32,6 +33,7 @@ EMBEDDED: Mapping[str, Callable[[int], WorkloadSource]] = {
 
 _CSV = {azure.COLUMNS: azure.read_azure, servegen.COLUMNS: servegen.read_servegen}
 _GENERATED = (".yaml", ".yml", ".json")
+_SHOWN_COLUMNS = 10
 _SUFFIXES = (".csv", ".jsonl", *_GENERATED)
 
 
@@ -85,12 +87,17 @@ def workload_named(
 
 def _csv(path: Path, pairs: int) -> TraceSlices:
     header = csv_header(path)
+    if not header:
+        raise WorkloadError(f"{path}: the file is empty")
     for columns, read in _CSV.items():
         # One column tells the formats apart, so that a lack of the others can be told.
         if columns[0] in header:
             return _slices(read(path), pairs)
+    found = [name if name.isprintable() and len(name) <= 60 else short(name) for name in header]
+    if len(found) > _SHOWN_COLUMNS:
+        found[_SHOWN_COLUMNS:] = ["..."]
     raise ConfigError(
-        f"{path}:1: columns {', '.join(header) or 'none'} are of no trace that is known here; "
+        f"{path}:1: columns {', '.join(found)} are of no trace that is known here; "
         f"expected {' or '.join(','.join(columns) for columns in _CSV)}."
     )
 

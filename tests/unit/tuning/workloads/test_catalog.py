@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpolicy.errors import ConfigError
+from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy_tuning.workloads.catalog import workload_named
 
 ROWS = "".join(f"2023-11-16 18:15:{i:02},5,{i % 2}\n" for i in range(40))
@@ -131,6 +131,24 @@ def test_a_csv_of_unknown_columns_is_told_what_is_known(tmp_path: Path) -> None:
         f"{path}:1: columns prompt, output are of no trace that is known here; expected "
         "TIMESTAMP,ContextTokens,GeneratedTokens or arrival_s,tenant,input_tokens,output_tokens."
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "e.csv: the file is empty"),
+        ("\0" * 5000, r"e.csv:1: columns '\x00\x00"),
+        (",".join(f"c{i}" for i in range(500)), "c8, c9, ... are of no trace"),
+    ],
+)
+def test_a_csv_without_a_header_is_refused_in_a_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text(text)
+    with pytest.raises((ConfigError, WorkloadError)) as caught:
+        workload_named(str(path), pairs=2, requests=50)
+    assert said in str(caught.value)
+    assert "\0" not in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 def test_tenants_of_a_trace_get_classes_and_keep_their_names(tmp_path: Path) -> None:
