@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -266,7 +267,9 @@ def check(
     from batchpolicy.config import config_named
     from batchpolicy.testing import check_policy
 
-    results = check_policy(config_named(policy).build_policy(), on_fail="report")
+    # What a policy prints must not get into the report.
+    with contextlib.redirect_stdout(sys.stderr):
+        results = check_policy(config_named(policy).build_policy(), on_fail="report")
     failed = [one for one in results if one.status == "failed"]
     if as_json:
         emit_json(

@@ -257,3 +257,15 @@ def test_ctrl_c_is_told_wherever_it_comes(
 def test_numbers_that_json_has_no_word_for_are_text(capsys: Capture) -> None:
     cli.emit_json({"a": float("inf"), "b": [float("nan"), 1.0]})
     assert json.loads(capsys.readouterr().out) == {"a": "inf", "b": ["nan", 1.0]}
+
+
+def test_what_a_policy_prints_does_not_get_into_the_report(here: Path, capsys: Capture) -> None:
+    (here / "loud.py").write_text(
+        "from batchpolicy.policies.fcfs import FCFS\n\n\nclass Loud(FCFS):\n"
+        "    def benefit(self, requests, step):\n"
+        "        print('hello')\n        return super().benefit(requests, step)\n"
+    )
+    assert main(["check", "loud.py:Loud", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["passed"]
+    assert "hello" in told.err
