@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from collections.abc import Sequence
 
 
 def register() -> None:
     """Refuse a policy file with mistakes before a model is loaded for it.
-
-    Only the file in ``BATCHPOLICY_CONFIG`` is known here; one that is named in
-    ``--additional-config`` is read when the scheduler is made.
 
     Raises
     ------
@@ -20,7 +20,22 @@ def register() -> None:
     from batchpolicy_vllm.settings import configured
 
     try:
-        configured(None)
+        configured(_additional_config(sys.argv[1:]))
     except BatchPolicyError as e:
         print(f"batchpolicy: {e}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _additional_config(arguments: Sequence[str]) -> object:
+    """What ``--additional-config`` says; vLLM tells a plug-in nothing of its options.
+
+    None where it is absent or no JSON, of which vLLM itself complains.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--additional-config", "--additional_config", dest="given")
+    try:
+        given = parser.parse_known_args(arguments)[0].given
+        found: object = json.loads(given) if given else None
+    except (argparse.ArgumentError, ValueError):
+        return None
+    return found
