@@ -125,7 +125,7 @@ def request(id: str, arrival_s: float, prompt_tokens: int, **more: object) -> Wo
 
 
 class InterruptedEngine(SerialEngine):
-    """Presses Ctrl-C in the middle of the comparison, then never comes back."""
+    """Presses Ctrl-C in the middle of the comparison, and again, and never comes back."""
 
     sent: ClassVar[signal.Signals] = signal.SIGINT
 
@@ -136,13 +136,12 @@ class InterruptedEngine(SerialEngine):
         if config is None:
             return super().replay(workload, config, *args, **more)
         in_worker = multiprocessing.parent_process() is not None
-        os.kill(os.getppid() if in_worker else os.getpid(), self.sent)
         while True:
-            signal.pause()
+            os.kill(os.getppid() if in_worker else os.getpid(), self.sent)
 
 
 class TerminatedEngine(InterruptedEngine):
-    """Is told to end, as by a supervisor."""
+    """Is told to end, as by a supervisor, and told again."""
 
     sent: ClassVar[signal.Signals] = signal.SIGTERM
 

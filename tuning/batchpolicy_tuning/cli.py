@@ -34,7 +34,7 @@ from batchpolicy.profiles import load_profile
 from batchpolicy.targets import parse_gates
 from batchpolicy_tuning import ab, document, gates, output, table
 from batchpolicy_tuning.arms import arms_named
-from batchpolicy_tuning.pool import terminated_like_ctrl_c
+from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
 MOST_PROCESSES = 8
@@ -168,7 +168,7 @@ def compare(
         margin=parse_margin(margin),
         gates=asked,
     )
-    with terminated_like_ctrl_c():
+    with interrupted_once():
         with _progress(quiet) as progress:
             results = ab.run_comparison(plan, progress)
         lost: OSError | SystemExit | None = None

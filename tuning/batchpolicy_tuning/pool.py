@@ -15,6 +15,7 @@ from typing import Protocol, Self, TypeVar
 from batchpolicy.engine import Engine
 from batchpolicy.errors import BatchPolicyError
 
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -76,8 +77,11 @@ class Workers:
             self._executor.shutdown()
             return
         self._executor.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            process.terminate()
+        ended = multiprocessing.active_children()
+        for process in ended:
+            process.kill()
+        for process in ended:
+            process.join()
 
     def one(self, task: Task[T]) -> T:
         """The result of a task."""
@@ -95,27 +99,45 @@ class Workers:
             yield pending[done], _result(done)
 
     def _submit(self, executor: ProcessPoolExecutor, task: Task[T]) -> Future[T]:
-        with _interrupts_held_back():
+        with _not_interrupted():
             return executor.submit(_do, task)
 
 
 @contextmanager
-def terminated_like_ctrl_c() -> Generator[None, None, None]:
-    """SIGTERM raises ``KeyboardInterrupt``, so that processes and files are cleaned up."""
+def interrupted_once() -> Generator[None, None, None]:
+    """Ctrl-C or SIGTERM raises ``KeyboardInterrupt``; what comes after it is ignored.
+
+    So that processes and files are cleaned up, however impatiently one is told to end.
+    """
     if current_thread() is not main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {end: signal.getsignal(end) for end in _ENDS}
+    # A shell lets what it runs in the background ignore Ctrl-C.
+    heard = [end for end in _ENDS if before[end] not in (signal.SIG_IGN, None)]
+
+    told = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            raise KeyboardInterrupt
+
+    for end in heard:
+        signal.signal(end, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for end in heard:
+            signal.signal(end, before[end])
 
 
 @contextmanager
-def _interrupts_held_back() -> Generator[None, None, None]:
-    # Processes inherit the mask: Ctrl-C goes to the one that can say so and clean up.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _not_interrupted() -> Generator[None, None, None]:
+    # A process that is half started would be nobody's to end. It inherits the mask:
+    # Ctrl-C goes to the one that can say so and clean up.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         yield
     finally:
@@ -138,6 +160,7 @@ _engine: Engine | None = None
 
 def _start(make_engine: Callable[[], Engine]) -> None:
     global _make_engine
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     _make_engine = make_engine
 
 
