@@ -72,7 +72,7 @@ class Requests:
     show what the tables hold now. ``take`` narrows a view without copying.
     """
 
-    __slots__ = ("_columns", "_gathered", "_ids", "_now_s", "_rows")
+    __slots__ = ("_columns", "_gathered", "_ids", "_now_s", "_passed", "_rows")
 
     def __init__(
         self,
@@ -80,11 +80,13 @@ class Requests:
         rows: npt.NDArray[np.intp],
         ids: Sequence[str],
         now_s: float,
+        passed: Sequence[int] = (),
     ) -> None:
         self._columns = columns
         self._rows = rows
         self._ids = ids
         self._now_s = now_s
+        self._passed = passed
         self._gathered: dict[str, Column] = {}
 
     def __len__(self) -> int:
@@ -92,7 +94,7 @@ class Requests:
 
     def take(self, rows: IndexArray | BoolArray) -> Requests:
         """The given rows of this view, by number or by mask."""
-        return Requests(self._columns, self._rows[rows], self._ids, self._now_s)
+        return Requests(self._columns, self._rows[rows], self._ids, self._now_s, self._passed)
 
     def _column(self, name: str) -> Column:
         found = self._gathered.get(name)
@@ -226,8 +228,12 @@ class Requests:
 
     @property
     def overtakes(self) -> IntArray:
-        """Later arrivals admitted before this one."""
-        return self._ints("overtakes")
+        """Later arrivals admitted before this one was for the first time, or so far."""
+        stored = self._ints("overtakes")
+        if not self._passed:
+            return stored
+        late = len(self._passed) - np.searchsorted(self._passed, self.seq, side="right")
+        return stored + late * (self.ready & np.isnan(self.first_scheduled_s))
 
     @property
     def status(self) -> IntArray:
@@ -287,9 +293,13 @@ class Requests:
 
         TPOT is a mean, so token k + 1 is due k targets after the first one.
         """
+        first_s = self.first_token_s
+        started = first_s == first_s
+        if not started.any():
+            return self.first_token_due_s
         with np.errstate(invalid="ignore"):
-            running = self.first_token_s + np.maximum(self.output_tokens, 1) * self.tpot_slo_s
-        return np.where(np.isnan(self.first_token_s), self.first_token_due_s, running)
+            running = first_s + np.maximum(self.output_tokens, 1) * self.tpot_slo_s
+        return np.where(started, running, self.first_token_due_s)
 
     @property
     def queue_s(self) -> FloatArray:

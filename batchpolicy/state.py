@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpolicy.requests import FloatArray, IndexArray, IntArray
+from batchpolicy.requests import FloatArray, IndexArray
 
 
 class StateArray:
@@ -34,16 +34,38 @@ class StateArray:
         self._reach(codes)
         np.add.at(self._values, codes, amounts)
 
-    def positive(self) -> IntArray:
-        """Codes whose value is above 0, in ascending order, code -1 last."""
-        codes = np.flatnonzero(self._values > 0.0)
-        return np.where(codes == len(self._values) - 1, -1, codes)
+    def at(self, code: int) -> float:
+        """The value of one code."""
+        if code >= len(self._values) - 1:
+            return self.default
+        return float(self._values[code])
+
+    def put(self, code: int, value: float) -> None:
+        """Set the value of one code."""
+        if code >= len(self._values) - 1:
+            self._grow(code + 2)
+        self._values[code] = value
+
+    def least_where_positive(self, other: StateArray) -> float | None:
+        """Least value among the codes that are above 0 in ``other``; None without one."""
+        size = max(len(self._values), len(other._values))
+        self._grow(size)
+        other._grow(size)
+        found = self._values[other._values > 0.0]
+        return float(np.minimum.reduce(found)) if len(found) else None
 
     def _reach(self, codes: IndexArray) -> None:
+        if len(codes):
+            self._grow(int(np.maximum.reduce(codes)) + 2)
+
+    def _grow(self, size: int) -> None:
         # Code -1 is the last element, so that growing must move it.
-        top = int(codes.max(initial=-1)) + 2
-        if top > len(self._values):
-            grown = np.full(max(top, 2 * len(self._values)), self.default)
+        if size > len(self._values):
+            # Doubled, so that two of one reach have one length.
+            length = len(self._values)
+            while length < size:
+                length *= 2
+            grown = np.full(length, self.default)
             grown[: len(self._values) - 1] = self._values[:-1]
             grown[-1] = self._values[-1]
             self._values = grown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -42,9 +43,10 @@ class Benefit(Policy):
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         total = np.zeros(len(requests))
-        for weight, term in self._weighted():
+        for weight, term in self._scorers:
             if weight:
-                total += weight * term.score(requests, step)
+                score = term.score(requests, step)
+                total += weight * score
         return total
 
     @override
@@ -53,33 +55,46 @@ class Benefit(Policy):
 
     @override
     def on_arrived(self, rows: Requests, step: Step) -> None:
-        for _, term in self._weighted():
+        for term in self._hearing["on_arrived"]:
             term.on_arrived(rows, step)
 
     @override
     def on_admitted(self, rows: Requests, step: Step) -> None:
-        for _, term in self._weighted():
+        for term in self._hearing["on_admitted"]:
             term.on_admitted(rows, step)
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        for _, term in self._weighted():
+        for term in self._hearing["on_computed"]:
             term.on_computed(rows, work, step)
 
     @override
     def on_preempted(self, rows: Requests, step: Step) -> None:
-        for _, term in self._weighted():
+        for term in self._hearing["on_preempted"]:
             term.on_preempted(rows, step)
 
     @override
     def on_finished(self, rows: Requests, step: Step) -> None:
-        for _, term in self._weighted():
+        for term in self._hearing["on_finished"]:
             term.on_finished(rows, step)
 
-    def _weighted(self) -> tuple[tuple[float, Scorer], ...]:
+    @cached_property
+    def _scorers(self) -> tuple[tuple[float, Scorer], ...]:
         return (
             (self.priority.weight, self.priority),
             (self.urgency.weight, self.urgency),
             (self.lambda_, self.fairness),
             *((term.weight, term) for term in self.terms),
         )
+
+    @cached_property
+    def _hearing(self) -> Mapping[str, tuple[Scorer, ...]]:
+        """Of each hook, the terms that do something when it is called."""
+        return {
+            hook: tuple(
+                term
+                for _, term in self._scorers
+                if getattr(type(term), hook) is not getattr(Scorer, hook)
+            )
+            for hook in ("on_arrived", "on_admitted", "on_computed", "on_preempted", "on_finished")
+        }

@@ -19,33 +19,33 @@ def best_first(benefit: FloatArray, tier: IntArray | None, seq: IntArray, k: int
     n = len(benefit)
     if k <= 0 or n == 0:
         return np.empty(0, dtype=np.intp)
-    rows = np.arange(n)
-    if k < n:
-        if tier is not None:
-            rows = _least(tier, rows, k)
+    if k >= n:
+        rows = np.arange(n)
+    elif tier is None:
+        # The worst that is among the best, and all that tie with it.
+        worst = np.partition(benefit, n - k)[n - k]
+        rows = np.flatnonzero(benefit >= worst)
+        if len(rows) > k:
+            ties = rows[benefit[rows] == worst]
+            above = rows[benefit[rows] > worst]
+            rows = np.concatenate([above, _least(seq, ties, k - len(above))])
+    else:
+        rows = _least(tier, np.arange(n), k)
         if len(rows) > k:
             rows = _cut(benefit, tier, seq, rows, k)
     keys = (seq[rows], -benefit[rows]) if tier is None else (seq[rows], -benefit[rows], tier[rows])
     return rows[np.lexsort(keys)][:k]
 
 
-def _cut(benefit: FloatArray, tier: IntArray | None, seq: IntArray, rows: Rows, k: int) -> Rows:
+def _cut(benefit: FloatArray, tier: IntArray, seq: IntArray, rows: Rows, k: int) -> Rows:
     """Of the rows that tie at the last tier, only those whose benefit, then seq, reach k."""
-    if tier is None:
-        sure, open_rows = rows[:0], rows
-    else:
-        last = tier[rows].max()
-        sure, open_rows = rows[tier[rows] < last], rows[tier[rows] == last]
-    need = k - len(sure)
-    open_rows = _least(-benefit, open_rows, need)
-    if len(open_rows) > need:
-        worst = benefit[open_rows].min()
-        above, ties = open_rows[benefit[open_rows] > worst], open_rows[benefit[open_rows] == worst]
-        open_rows = np.concatenate([above, _least(seq, ties, need - len(above))])
-    return np.concatenate([sure, open_rows])
+    last = tier[rows].max()
+    sure, open_rows = rows[tier[rows] < last], rows[tier[rows] == last]
+    best = best_first(benefit[open_rows], None, seq[open_rows], k - len(sure))
+    return np.concatenate([sure, open_rows[best]])
 
 
-def _least(key: npt.NDArray[np.float64] | IntArray, rows: Rows, k: int) -> Rows:
+def _least(key: IntArray, rows: Rows, k: int) -> Rows:
     """The rows whose key is among the ``k`` least, ties with the k-th included."""
     if k >= len(rows):
         return rows

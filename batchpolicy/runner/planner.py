@@ -50,14 +50,13 @@ class Planner:
     """Most prompt tokens of one request in one step, where that is limited."""
     displaced: StateArray = field(default_factory=StateArray)
     """Times that each slot was displaced by a more urgent request."""
-    held_since_s: StateArray = field(default_factory=lambda: StateArray(np.nan))
+    held_since_s: dict[int, float] = field(default_factory=dict[int, float])
     """When each slot was first passed by others because its KV did not fit."""
 
     def arrived(self, slot: int) -> None:
         """A slot has a new owner."""
-        slots = np.array([slot])
-        self.displaced[slots] = 0.0
-        self.held_since_s[slots] = np.nan
+        self.displaced.put(slot, 0.0)
+        self.held_since_s.pop(slot, None)
 
     def wants_room(self, waiting: Requests, running: Requests, now_s: float) -> bool:
         """Some waiting row presses, and some running row of a worse class may be displaced."""
@@ -72,7 +71,7 @@ class Planner:
         best, refuse = self._best(waiting, step, step.window)
         if int(best.need_kv_blocks.sum()) <= left.blocks:
             # The engine takes them in this order, and stops at its seats and tokens.
-            self.held_since_s[best.slot] = np.nan
+            self._placed(best.slot)
             return Plan(best.request_id, refuse=refuse)
         return self._fill(best, step, left, None)._replace(refuse=refuse)
 
@@ -119,17 +118,20 @@ class Planner:
             # All that it could use, as it also takes what victims of later rows give up.
             left.tokens -= int(prefill[place])
             planned.append(place)
-        self.held_since_s[slots[planned]] = np.nan
+        self._placed(slots[planned])
         ids = best.request_id
         # The engine knows better what fits, so rows held here are still offered, last.
         return Plan([ids[place] for place in planned + held], room.victims if room else [])
 
     def _may_be_passed(self, slots: IntArray, place: int, step: Step) -> bool:
         """A row whose KV does not fit lets others pass until its patience is over."""
-        slot = slots[place : place + 1]
-        if np.isnan(self.held_since_s[slot][0]):
-            self.held_since_s[slot] = step.now_s
-        return bool(step.now_s - self.held_since_s[slot][0] < self.max_bypass_s)
+        since_s = self.held_since_s.setdefault(int(slots[place]), step.now_s)
+        return step.now_s - since_s < self.max_bypass_s
+
+    def _placed(self, slots: IntArray) -> None:
+        """Rows that were passed, or might have been, have a place in the plan."""
+        for slot in slots.tolist() if self.held_since_s else ():
+            self.held_since_s.pop(slot, None)
 
     def relieve(self, running: Requests, step: Step, demand: Demand, short: int) -> Plan:
         """Running rows will need ``short`` blocks too many: displace the least urgent."""

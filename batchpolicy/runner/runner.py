@@ -142,12 +142,12 @@ class PolicyRunner:
         # Each running row takes a block or two at most, and prompts those of the budget.
         most = 2 * len(running) + ceiling // engine.kv_block_tokens
         tight = free_kv_blocks < most
-        crowded = ledger.mid_prefill > 0
+        crowded = ledger.batch.mid_prefill > 0
         watched = displace or (self._displace and (tight or crowded))
         if not (watched or (len(waiting) and free_seats > 0)):
             self._rest(running, waiting, free_kv_blocks, free_seats)
             return _NOTHING
-        ledger.settle()
+        ledger.batch.settle()
         if not (displace or tight or crowded):
             # All decode and blocks abound, so that a block for each is near enough.
             budget = ceiling - engine.decode_tokens * len(running)
@@ -184,7 +184,7 @@ class PolicyRunner:
         Decodes before prefills, then the reverse of the order in which they would be
         displaced. Ids that are not known keep their order, behind the others.
         """
-        self._ledger.settle()
+        self._ledger.batch.settle()
         known = [i for i in ids if i in self._ledger.table]
         rows = self._ledger.table.rows(self._ledger.slots_of(known))
         step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
@@ -204,7 +204,7 @@ class PolicyRunner:
             self.preempted(preempted)
         if admitted:
             self.counters["admitted"] += self._ledger.admitted(admitted)
-        self._ledger.scheduled(tokens)
+        self._ledger.batch.scheduled(tokens)
 
     def preempted(self, ids: Sequence[str]) -> None:
         """Running requests lost their KV outside of a step; ``scheduled`` tells of others."""
@@ -213,7 +213,7 @@ class PolicyRunner:
         lost = {i: known[i] for i in ids if i in known and known[i] in ledger.running}
         if not lost:
             return
-        ledger.settle()
+        ledger.batch.settle()
         for slot in lost.values():
             ledger.events.add("preempted", slot)
         # The hook must still see what is lost.
@@ -231,7 +231,7 @@ class PolicyRunner:
 
     def produced_steadily(self, results: int, elapsed_s: float) -> bool:
         """The same, for one token each of ``results`` requests; false if it must be spelt out."""
-        return self._ledger.produced_steadily(results, elapsed_s)
+        return self._ledger.batch.produced_steadily(results, elapsed_s, self._ledger.now_s)
 
     def reconcile(self, waiting_ids: Sequence[str], running_ids: Sequence[str]) -> None:
         """Make the tables agree with the engine's queues, which are the truth."""
@@ -264,7 +264,7 @@ class PolicyRunner:
 
     def _ask_limits(self) -> None:
         ledger = self._ledger
-        ledger.settle()
+        ledger.batch.settle()
         running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
         step = self._step(running, waiting, self.engine.max_running, 0, 0)
         limits = self._within(self._guard.limits(step), self._base)
@@ -288,7 +288,7 @@ class PolicyRunner:
         """Nothing to plan; keep the accounts from lagging for ever."""
         self._quiet_steps += 1
         if self._quiet_steps >= MAX_QUIET_STEPS:
-            self._ledger.settle()
+            self._ledger.batch.settle()
             self._deliver(self._step(running, waiting, seats, 0, blocks))
 
     def _deliver(self, step: Step) -> None:
@@ -319,7 +319,7 @@ class PolicyRunner:
             running=running,
             waiting=waiting,
             window=max(seats, 0) + SPARE_ROWS,
-            step_s=ledger.step_s,
+            step_s=ledger.batch.step_s,
             busy_frac=float("nan"),
             cost=engine.cost,
         )

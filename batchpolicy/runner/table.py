@@ -88,6 +88,8 @@ class RequestTable:
         self.ids: list[str] = [""] * capacity
         self.slots: dict[str, int] = {}
         self.now_s = 0.0
+        self.passed: list[int] = []
+        """Ascending submission numbers of admitted requests, as far as others may wait longer."""
         self._free = list(range(capacity - 1, -1, -1))
         self.next_seq = 0
         """Submission number of the next request."""
@@ -146,7 +148,7 @@ class RequestTable:
 
     def rows(self, slots: Slots) -> Requests:
         """A view of the given slots."""
-        return Requests(self.columns, slots, self.ids, self.now_s)
+        return Requests(self.columns, slots, self.ids, self.now_s, self.passed)
 
     def view(self) -> Requests:
         """A view of every request in the table, in order of submission."""

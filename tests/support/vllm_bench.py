@@ -64,6 +64,7 @@ class Bench:
         self.preempted: list[str] = []
         """Requests that lost their KV, in order."""
         self._wanted: dict[str, int] = {}
+        self._loras: dict[str, int] = {}
         self._hasher = block_hasher(settings)
         self._in_flight: deque[tuple[Any, Any]] = deque()
         self._most_in_flight = in_flight
@@ -96,7 +97,7 @@ class Bench:
     def row(self, request_id: str) -> Requests:
         """The columns of one request, as a policy sees them."""
         ledger = self.driver.runner._ledger
-        ledger.settle()
+        ledger.batch.settle()
         rows: Requests = ledger.table.rows(ledger.slots_of([request_id]))
         return rows
 
@@ -110,6 +111,7 @@ class Bench:
         priority: int = 0,
         structured: Any = None,
         resumable: bool = False,
+        lora: str = "",
         **extra: Any,
     ) -> Any:
         """A request joins the queue now; ``extra`` is its ``vllm_xargs``."""
@@ -130,6 +132,7 @@ class Bench:
             pooling_params=None,
             arrival_time=self.clock.now_s,
             priority=priority,
+            lora_request=self._lora(lora) if lora else None,
             block_hasher=self._hasher,
             resumable=resumable,
         )
@@ -137,6 +140,10 @@ class Bench:
         self.answers[request_id] = []
         self.scheduler.add_request(request)
         return request
+
+    def _lora(self, name: str) -> Any:
+        number = self._loras.setdefault(name, len(self._loras) + 1)
+        return seams.LoRARequest(name, number, lora_path=name)
 
     def abort(self, *request_ids: str) -> None:
         """The clients of some requests leave."""
@@ -251,5 +258,6 @@ def _submit(bench: Bench, request: WorkloadRequest) -> None:
         max_tokens=request.max_tokens,
         priority=request.priority,
         ttft_slo_s=request.ttft_slo_s,
+        lora=request.lora,
         **extra,
     )

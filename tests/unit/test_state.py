@@ -28,12 +28,25 @@ def test_amounts_for_one_code_add_up() -> None:
     assert state[np.array([2, 70, -1, 0])].tolist() == [14.0, 2.0, 9.0, 0.0]
 
 
-def test_codes_above_zero_come_in_order_with_no_code_last() -> None:
-    state = StateArray()
-    state[np.array([70, -1, 3, 5])] = np.array([1.0, 1.0, 2.0, -1.0])
-    assert state.positive().tolist() == [3, 70, -1]
-    state[np.array([-1, 3])] = 0.0
-    assert state.positive().tolist() == [70]
+def test_the_least_is_of_codes_that_are_above_zero_in_the_other() -> None:
+    values, counts = StateArray(), StateArray()
+    assert values.least_where_positive(counts) is None
+    values[np.array([70, -1, 3, 5])] = np.array([4.0, 3.0, 2.0, 1.0])
+    counts[np.array([70, -1, 3, 900])] = np.array([1.0, 2.0, 1.0, -1.0])
+    assert values.least_where_positive(counts) == 2.0
+    counts.put(3, 0.0)
+    assert values.least_where_positive(counts) == 3.0
+    counts.put(900, 1.0)
+    assert values.least_where_positive(counts) == 0.0
+    assert counts.least_where_positive(values) == 0.0
+
+
+def test_one_code_reads_and_writes_like_a_column_of_one() -> None:
+    state = StateArray(default=2.0)
+    assert [state.at(code) for code in (-1, 0, 63, 64, 10**6)] == [2.0] * 5
+    state.put(64, 5.0)
+    state.put(-1, 6.0)
+    assert state[np.array([-1, 63, 64, 65])].tolist() == [6.0, 2.0, 5.0, 2.0]
 
 
 def test_no_codes_are_no_work() -> None:
@@ -42,7 +55,6 @@ def test_no_codes_are_no_work() -> None:
     state.add(none, 1.0)
     state[none] = 1.0
     assert state[none].tolist() == []
-    assert state.positive().tolist() == []
 
 
 def test_what_was_read_is_a_copy() -> None:
@@ -72,5 +84,6 @@ def test_a_state_array_holds_what_a_dictionary_would(
             expected[code] = expected.get(code, 0.0) * add + value
     every = np.arange(-1, 302)
     assert state[every].tolist() == [expected.get(code, 0.0) for code in every.tolist()]
-    above = [code for code in sorted(expected) if expected[code] > 0 and code >= 0]
-    assert state.positive().tolist() == above + [-1] * (expected.get(-1, 0.0) > 0)
+    above = [value for value in expected.values() if value > 0]
+    assert state.least_where_positive(state) == (min(above) if above else None)
+    assert [state.at(code) for code in every.tolist()] == state[every].tolist()

@@ -99,7 +99,7 @@ class Books:
 
     def served(self, *tenants: str) -> list[float]:
         codes = np.array([TENANTS[tenant] for tenant in tenants])
-        return self.term._served[codes].tolist()
+        return self.term._counters.served[codes].tolist()
 
     def score(self, *names: str) -> list[float]:
         return self.term.score(self.rows(*names), STEP).tolist()
@@ -283,7 +283,9 @@ def test_events_told_singly_or_merged_leave_equal_counters(
         for part in [names[:cut], *([name] for name in names[cut:])]:
             getattr(singly, kind)(*part, **kwargs)
         assert singly.served(*TENANTS) == merged.served(*TENANTS)
-        queued = [books.term._queued[np.arange(-1, 3)].tolist() for books in (singly, merged)]
+        queued = [
+            books.term._counters.queued[np.arange(-1, 3)].tolist() for books in (singly, merged)
+        ]
         assert queued[0] == queued[1]
         assert min(queued[0]) >= 0.0
 

@@ -113,7 +113,7 @@ def test_a_hook_that_raises_is_counted_once_and_the_policy_is_not_asked_again(
 @both_benches
 @pytest.mark.parametrize("first_bad", [1, 9])
 @pytest.mark.parametrize(
-    "call", ["tick", "begin", "plan", "scheduled", "produced", "arrived", "finished"]
+    "call", ["tick", "begin", "plan", "scheduled", "produced_steadily", "arrived", "finished"]
 )
 def test_a_fault_of_our_own_leaves_the_engine_in_arrival_order(
     call: str, first_bad: int, base: type, in_flight: int, caplog: pytest.LogCaptureFixture

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchpolicy.policies.benefit import Benefit
 from batchpolicy.requests import Requests, Status
@@ -118,23 +121,23 @@ def test_columns_follow_a_request_through_chunks_decodes_and_a_preemption() -> N
     a = row(ledger, "a")
     assert (a.status[0], a.first_scheduled_s[0]) == (Status.RUNNING, 2.0)
     assert (a.computed_tokens[0], a.cached_tokens[0], a.prefill_tokens[0]) == (16, 16, 24)
-    ledger.scheduled({"a": 20})
+    ledger.batch.scheduled({"a": 20})
     a = row(ledger, "a")
     assert (a.computed_tokens[0], a.kv_blocks[0], a.prefill_tokens[0]) == (36, 3, 4)
-    assert ledger.mid_prefill == 1
+    assert ledger.batch.mid_prefill == 1
     ledger.produced({}, {}, 0.5)
     assert math.isnan(row(ledger, "a").first_token_s[0])
     ledger.begin(3.0)
-    ledger.scheduled({"a": 4})
-    assert ledger.mid_prefill == 0
+    ledger.batch.scheduled({"a": 4})
+    assert ledger.batch.mid_prefill == 0
     ledger.produced({"a": 1}, {}, 0.5)
     ledger.begin(4.0)
-    ledger.scheduled({"a": 1})
+    ledger.batch.scheduled({"a": 1})
     ledger.produced({"a": 1}, {}, 0.5)
     a = row(ledger, "a")
     assert (a.first_token_s[0], a.last_token_s[0]) == (3.5, 4.5)
     assert (a.output_tokens[0], a.computed_tokens[0], a.prefill_tokens[0]) == (2, 41, 0)
-    assert ledger.step_s == 0.5
+    assert ledger.batch.step_s == 0.5
     ledger.preempted("a")
     a = row(ledger, "a")
     assert (a.status[0], a.preemptions[0], a.computed_tokens[0]) == (Status.WAITING, 1, 0)
@@ -144,7 +147,7 @@ def test_columns_follow_a_request_through_chunks_decodes_and_a_preemption() -> N
     assert (a.first_scheduled_s[0], a.first_token_s[0], a.output_tokens[0]) == (2.0, 3.5, 2)
     ledger.begin(5.0)
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 42})
+    ledger.batch.scheduled({"a": 42})
     ledger.produced({"a": 1}, {}, 0.5)
     assert row(ledger, "a").first_scheduled_s[0] == 2.0
     ledger.events.deliver(make_step())
@@ -156,20 +159,20 @@ def test_a_request_in_the_middle_of_its_prompt_counts_although_it_got_no_tokens(
     ledger = Ledger(Arrival(), FACTS)
     arrive(ledger, "a", "b", prompt=64)
     ledger.admitted({"a": 0, "b": 0})
-    ledger.scheduled({"a": 64})
-    assert ledger.mid_prefill == 1
+    ledger.batch.scheduled({"a": 64})
+    assert ledger.batch.mid_prefill == 1
     ledger.finished("b", Status.ABORTED)
-    ledger.scheduled({"a": 1})
-    assert ledger.mid_prefill == 0
+    ledger.batch.scheduled({"a": 1})
+    assert ledger.batch.mid_prefill == 0
 
 
 def test_rejected_drafts_leave_the_computed_tokens() -> None:
     ledger = Ledger(Arrival(), FACTS)
     arrive(ledger, "a")
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 40})
+    ledger.batch.scheduled({"a": 40})
     ledger.produced({"a": 1}, {}, 0.1)
-    ledger.scheduled({"a": 4})
+    ledger.batch.scheduled({"a": 4})
     ledger.produced({"a": 2}, {"a": 2, "unknown": 1}, 0.1)
     a = row(ledger, "a")
     assert (a.output_tokens[0], a.computed_tokens[0]) == (3, 42)
@@ -179,7 +182,7 @@ def test_drafts_rejected_after_a_preemption_take_nothing_away() -> None:
     ledger = Ledger(Arrival(), FACTS)
     arrive(ledger, "a")
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 40})
+    ledger.batch.scheduled({"a": 40})
     ledger.preempted("a")
     ledger.produced({"a": 1}, {"a": 3}, 0.1)
     assert row(ledger, "a").computed_tokens[0] == 0
@@ -190,7 +193,7 @@ def test_tokens_in_flight_of_a_preempted_request_count_and_are_computed_again() 
     ledger = Ledger(policy, FACTS)
     arrive(ledger, "a", prompt=16)
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 16})
+    ledger.batch.scheduled({"a": 16})
     ledger.preempted("a")
     assert row(ledger, "a").need_kv_blocks[0] == 1
     ledger.produced({"a": 1}, {}, 0.1)
@@ -205,7 +208,7 @@ def test_results_of_a_request_that_ended_in_flight_are_dropped() -> None:
     ledger = Ledger(policy, FACTS)
     arrive(ledger, "a", "b")
     ledger.admitted({"a": 0, "b": 0})
-    ledger.scheduled({"a": 40, "b": 24})
+    ledger.batch.scheduled({"a": 40, "b": 24})
     ledger.finished("a", Status.ABORTED)
     ledger.produced({"a": 1}, {"a": 1}, 0.1)
     ledger.events.deliver(make_step())
@@ -219,7 +222,7 @@ def test_results_of_an_ended_request_are_not_those_of_the_new_owner_of_its_slot(
     ledger = Ledger(policy, FACTS)
     arrive(ledger, "a")
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 40})
+    ledger.batch.scheduled({"a": 40})
     slot = ledger.table.slots["a"]
     ledger.finished("a", Status.FINISHED)
     ledger.events.deliver(make_step())
@@ -235,7 +238,7 @@ def test_results_of_an_ended_request_are_not_those_of_a_new_one_with_its_id() ->
     ledger = Ledger(policy, FACTS)
     arrive(ledger, "a")
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 40})
+    ledger.batch.scheduled({"a": 40})
     ledger.finished("a", Status.ABORTED)
     arrive(ledger, "a")
     ledger.produced({"a": 1}, {}, 0.1)
@@ -250,9 +253,9 @@ def test_results_of_two_steps_in_flight_come_back_in_their_order() -> None:
     ledger = Ledger(policy, FACTS)
     arrive(ledger, "a", "b")
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 30})
+    ledger.batch.scheduled({"a": 30})
     ledger.admitted({"b": 0})
-    ledger.scheduled({"a": 10, "b": 20})
+    ledger.batch.scheduled({"a": 10, "b": 20})
     ledger.produced({}, {}, 0.1)
     ledger.events.deliver(make_step())
     assert policy.calls[-1] == ("computed", ["a"])
@@ -271,7 +274,7 @@ def test_a_request_can_end_in_any_state_and_leaves_nothing(state: str) -> None:
     arrive(ledger, "a", ready=state != "blocked")
     if state in {"running", "preempted"}:
         ledger.admitted({"a": 0})
-        ledger.scheduled({"a": 10})
+        ledger.batch.scheduled({"a": 10})
     if state == "preempted":
         ledger.preempted("a")
     slot = ledger.table.slots["a"]
@@ -291,7 +294,7 @@ def test_what_is_not_known_is_ignored() -> None:
     ledger.finished("x", Status.FINISHED)
     ledger.preempted("x")
     assert ledger.admitted({"x": 3}) == 0
-    ledger.scheduled({"x": 3})
+    ledger.batch.scheduled({"x": 3})
     ledger.produced({"x": 1}, {"x": 1}, 0.1)
     ledger.produced({"x": 1}, {}, 0.1)
     assert not ledger.events
@@ -303,7 +306,7 @@ def test_a_request_that_has_a_seat_is_not_admitted_again() -> None:
     ledger = Ledger(policy, FACTS)
     arrive(ledger, "a")
     ledger.admitted({"a": 0})
-    ledger.scheduled({"a": 10})
+    ledger.batch.scheduled({"a": 10})
     assert ledger.admitted({"a": 0}) == 0
     assert row(ledger, "a").computed_tokens[0] == 10
     ledger.events.deliver(make_step())
@@ -319,3 +322,43 @@ def test_a_waiting_request_is_overtaken_by_each_later_one_that_starts() -> None:
     ledger.admitted({"d": 0, "e": 0})
     # Only e starts for the first time.
     assert ledger.table.view().overtakes.tolist() == [3, 0, 2, 0, 0]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abrtfp"), st.integers(0, 30)), max_size=60),
+    st.integers(0, 5),
+)
+def test_overtakes_are_counted_as_a_look_at_every_row_would(
+    events: list[tuple[str, int]], many: int
+) -> None:
+    with patch("batchpolicy.runner.ledger._MANY_PASSED", many):
+        ledger = Ledger(Arrival(), FACTS)
+    # Order of arrival, and of each whether it could start and how often it was overtaken.
+    slow: dict[str, list[int]] = {}
+    ready: dict[str, bool] = {}
+    started: set[str] = set()
+    for kind, number in events:
+        name = list(slow)[number % len(slow)] if slow else ""
+        if kind in "ab":
+            name = f"r{len(slow)}"
+            arrive(ledger, name, ready=kind == "a")
+            slow[name], ready[name] = [len(slow), 0], kind == "a"
+        elif name not in ledger.table:
+            continue
+        elif kind == "r" and name not in started:
+            ready[name] = not ready[name]
+            ledger.ready(name, ready[name])
+        elif kind == "t" and name not in started:
+            for other, book in slow.items():
+                waits = other in ledger.table and other not in started and ready[other]
+                book[1] += waits and book[0] < slow[name][0]
+            started.add(name)
+            ledger.admitted({name: 0})
+        elif kind == "p" and name in started:
+            ledger.preempted(name)
+            ledger.admitted({name: 0})
+        elif kind == "f":
+            ledger.finished(name, Status.FINISHED)
+        view = ledger.table.view()
+        counted = dict(zip(view.request_id, view.overtakes.tolist(), strict=True))
+        assert counted == {i: slow[i][1] for i in counted}

@@ -1,0 +1,63 @@
+"""Virtual token counters: how much each tenant was served, and who has somebody waiting."""
+
+from __future__ import annotations
+
+from batchpolicy.requests import IntArray, Requests
+from batchpolicy.state import StateArray
+
+
+class TokenCounters:
+    """A counter for each tenant, in weighted tokens; a tenant that was idle saves up no credit.
+
+    Rows are taken one by one, so that any number of them told at once leaves the
+    same counters as told singly.
+
+    References
+    ----------
+    Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.
+    """
+
+    __slots__ = ("_left_last", "_waiting", "queued", "served")
+
+    def __init__(self) -> None:
+        self.served = StateArray()
+        """What each tenant was charged."""
+        self.queued = StateArray()
+        """Waiting requests of each tenant."""
+        self._waiting: set[int] = set()
+        """Slots that ``queued`` counts."""
+        self._left_last = -1
+        """Tenant of the request that left the queue last."""
+
+    def arrived(self, rows: Requests) -> None:
+        """Requests wait for the first time; lift tenants that had nothing waiting."""
+        for slot, tenant in zip(rows.slot.tolist(), rows.tenant.tolist(), strict=True):
+            if not self.queued.at(tenant):
+                self.served.put(tenant, max(self.served.at(tenant), self.floor()))
+            self._enter(slot, tenant)
+
+    def returned(self, rows: Requests) -> None:
+        """Requests that had left wait again."""
+        for slot, tenant in zip(rows.slot.tolist(), rows.tenant.tolist(), strict=True):
+            self._enter(slot, tenant)
+
+    def left(self, rows: Requests) -> None:
+        """Requests do not wait any more; those that did not are ignored."""
+        for slot, tenant in zip(rows.slot.tolist(), rows.tenant.tolist(), strict=True):
+            if slot in self._waiting:
+                self._waiting.discard(slot)
+                self.queued.put(tenant, self.queued.at(tenant) - 1.0)
+                self._left_last = tenant
+
+    def charge(self, rows: Requests, tokens: IntArray, price: float) -> None:
+        """Charge the tenant of each row for its tokens, shape ``(n,)``, divided by its weight."""
+        self.served.add(rows.tenant, price * tokens / rows.weight)
+
+    def floor(self) -> float:
+        """Least counter among the tenants that wait; with none, that of the last to leave."""
+        least = self.served.least_where_positive(self.queued)
+        return self.served.at(self._left_last) if least is None else least
+
+    def _enter(self, slot: int, tenant: int) -> None:
+        self._waiting.add(slot)
+        self.queued.put(tenant, self.queued.at(tenant) + 1.0)
