@@ -55,6 +55,16 @@ class Bench(ABC):
             measured = repr(self.engine) if self.engine else "no engine"
             raise ConfigError(f"this bench measures {measured}, not {engine!r}.")
 
+    def choose_workload(self, workload: str) -> None:
+        """Measure on this workload; a bench that leaves a choice overrides it.
+
+        Raises
+        ------
+        ConfigError
+            When it has one of its own, or none.
+        """
+        raise ConfigError(f"this bench leaves no choice of workload, {workload!r} was given.")
+
     @abstractmethod
     def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:
         """Measure; ``quick`` to see that it works, with figures that mean little."""

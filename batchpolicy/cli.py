@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -298,6 +299,46 @@ def check(
         raise typer.Exit(FAULT)
 
 
+@app.command("serve")
+def serve(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- ENGINE ARGUMENTS",
+            help="Everything behind -- is the engine's own: its model and options.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", envvar="BATCHPOLICY_CONFIG", help="Policy file."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Engine whose server is started.")] = "vllm",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not say what is started.")
+    ] = False,
+) -> None:
+    """Start an engine's own server with a policy, once file, arguments and port are checked.
+
+    Example: batchpolicy serve --policy policy.yaml -- MODEL --port 8001
+    """
+    from batchpolicy.config import load_config
+
+    if policy is None:
+        raise ConfigError(
+            "no policy file is named, expected one: give --policy FILE, or set BATCHPOLICY_CONFIG."
+        )
+    config = load_config(policy)
+    launch = registry.launcher_class(engine)().launch(Path(policy), config, arguments or [])
+    if launch.address is not None:
+        launch.address.check()
+    if not quiet:
+        where = "" if launch.address is None else f" on {launch.address}"
+        said = f"{engine}{where} follows {policy} (policy {config.policy.name})"
+        print(f"batchpolicy: {said}", file=sys.stderr)
+    launch.start()
+
+
 @app.command("bench")
 def bench(
     name: Annotated[
@@ -305,6 +346,10 @@ def bench(
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Engine to measure, where the bench leaves a choice.")
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Workload or trace to measure on, where the bench leaves a choice."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only see that it works; the figures mean little.")
@@ -319,6 +364,8 @@ def bench(
     chosen = registry.bench_class(name)()
     if engine is not None:
         chosen.choose_engine(engine)
+    if workload is not None:
+        chosen.choose_workload(workload)
 
     def progress(text: str) -> None:
         if not quiet:

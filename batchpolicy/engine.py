@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from batchpolicy.bench import Measurement, Progress
 from batchpolicy.config import PolicyConfig
 from batchpolicy.requests import FloatArray, IntArray
 from batchpolicy.step_cost import StepCost
@@ -32,6 +33,16 @@ class EngineLimits:
     """Most prompt tokens of one request in one step; 0 for no cap."""
     async_scheduling: bool = False
     """Each step is planned while the one before it runs, so without that one's results."""
+    max_loras: int | None = None
+    """Distinct LoRA adapters of the requests that run at once; None for an engine without."""
+    chunked_prefill: bool = True
+    """A prompt may be computed over several steps; else it starts only if it fits into one."""
+    watermark: float = 0.0
+    """Part of the KV blocks that admission leaves free for running requests."""
+    max_waiting: int | None = None
+    """Requests that may wait after a step; the least urgent of the others are refused."""
+    encoder_cache_tokens: int | None = None
+    """Encoder space of all requests in their prefill; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +115,9 @@ class Engine(ABC):
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[str]]
 
+    scheduler_cost_notes: ClassVar[tuple[str, ...]] = ()
+    """How ``scheduler_costs`` are measured, for reports."""
+
     @property
     @abstractmethod
     def version(self) -> str:
@@ -126,7 +140,16 @@ class Engine(ABC):
         Raises
         ------
         WorkloadError
-            When a request cannot fit into the limits.
+            When a request cannot fit into the limits, or asks for what the engine lacks.
         StepLimitReached
             When ``max_steps`` do not serve the workload.
         """
+
+    def scheduler_costs(
+        self,
+        progress: Progress,
+        *,
+        quick: bool = False,
+    ) -> Sequence[Measurement]:
+        """What a policy costs each call of this engine's scheduler; none if not measured."""
+        return ()

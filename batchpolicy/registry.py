@@ -24,6 +24,7 @@ from batchpolicy.policy import Policy
 if TYPE_CHECKING:
     from batchpolicy.bench import Bench
     from batchpolicy.engine import Engine
+    from batchpolicy.serve import Launcher
     from batchpolicy.terms import Term
 
 POLICIES = "batchpolicy.policies"
@@ -31,6 +32,7 @@ TERMS = "batchpolicy.terms"
 ENGINES = "batchpolicy.engines"
 COMMANDS = "batchpolicy.commands"
 BENCHES = "batchpolicy.benches"
+SERVERS = "batchpolicy.servers"
 
 _FILE_MODULE = "batchpolicy_file_"
 
@@ -40,6 +42,7 @@ _KINDS = {
     ENGINES: "engine",
     COMMANDS: "command",
     BENCHES: "bench",
+    SERVERS: "server",
 }
 
 # Validators of terms run deep inside pydantic, where no argument reaches them.
@@ -171,10 +174,15 @@ def engine(name: str) -> Engine:
         if not isinstance(cause, ImportError):
             raise
         package = (cause.name or str(cause)).partition(".")[0]
-        raise EngineUnavailable(
-            f"engine {name!r} needs package {package!r}, which is not installed here. Install "
-            f"batchpolicy beside your {name}, or without a GPU: make .venv-{name}"
-        ) from e
+        raise lacks_package(name, package) from e
+
+
+def lacks_package(engine: str, package: str) -> EngineUnavailable:
+    """The error for an engine whose adapter is there and a package of which is not."""
+    return EngineUnavailable(
+        f"engine {engine!r} needs package {package!r}, which is not installed here. Install "
+        f"batchpolicy beside your {engine}, or without a GPU: make .venv-{engine}"
+    )
 
 
 def bench_class(name: str) -> type[Bench]:
@@ -185,6 +193,16 @@ def bench_class(name: str) -> type[Bench]:
     if _is_class(found) and issubclass(found, Bench):
         return found
     raise _no_subclass(name, found, "Bench")
+
+
+def launcher_class(name: str) -> type[Launcher]:
+    """What starts the server of the engine called ``name``; see ``policy_class``."""
+    from batchpolicy.serve import Launcher  # imports the configuration, which imports this module
+
+    found = load(SERVERS, name)
+    if _is_class(found) and issubclass(found, Launcher):
+        return found
+    raise _no_subclass(name, found, "Launcher")
 
 
 def near(word: str, known: Iterable[str]) -> str:

@@ -47,6 +47,14 @@ class WorkloadRequest:
     queue_ttl_s: float = math.inf
     """Longest time it may wait before it first starts."""
     cancel_at_s: float = math.inf
+    ready_at_s: float = -math.inf
+    """It cannot start before, for reasons outside: a grammar being compiled, a transfer."""
+    arrival_after: str = ""
+    """Id of a request that must have ended ``gap_s`` seconds before this one arrives; it
+    stands in front of this one, whose ``arrival_s`` is the earliest time."""
+    gap_s: float = 0.0
+    encoder_tokens: int = 0
+    """Encoder space that it holds from its start until its prefill is done."""
     predicted_output_tokens: float = math.nan
 
 
@@ -82,6 +90,12 @@ class Workload:
             "abort": ("cancel_at_s", any(r.cancel_at_s < math.inf for r in self.requests)),
             "lora": ("lora", any(r.lora for r in self.requests)),
             "queue_ttl": ("queue_ttl_s", any(r.queue_ttl_s < math.inf for r in self.requests)),
+            "blocked_requests": (
+                "ready_at_s",
+                any(r.ready_at_s > r.arrival_s for r in self.requests),
+            ),
+            "follow_ups": ("arrival_after", any(r.arrival_after for r in self.requests)),
+            "encoder_budget": ("encoder_tokens", any(r.encoder_tokens for r in self.requests)),
         }
         return {need: name for need, (name, found) in asked.items() if found}
 
@@ -107,6 +121,7 @@ class Workload:
                 arrival_s=arrival_s,
                 deadline_s=r.deadline_s + shift_s,
                 cancel_at_s=r.cancel_at_s + shift_s,
+                ready_at_s=r.ready_at_s + shift_s,
             )
 
         return Workload(self.name, tuple(moved(r) for r in self.requests))
@@ -123,9 +138,19 @@ def _faults(requests: Iterable[WorkloadRequest]) -> Iterable[str]:
     for count, r in enumerate(requests, start=1):  # noqa: B007 - the count is used after the loop
         if r.id in seen:
             yield f"request {r.id!r}: the id is used twice"
+        if r.arrival_after and r.arrival_after not in seen:
+            yield (
+                f"request {r.id!r}: arrival_after is {r.arrival_after!r}, expected the id of a "
+                "request in front of it"
+            )
         seen.add(r.id)
+        if not 0.0 <= r.gap_s < math.inf:
+            yield f"request {r.id!r}: gap_s is {r.gap_s}, expected a finite time, at least 0"
         if not math.isfinite(r.arrival_s):
             yield f"request {r.id!r}: arrival_s is {r.arrival_s}, expected a finite time"
+        elif r.arrival_after:
+            # When it comes depends on the other's end.
+            pass
         elif r.arrival_s < last_s:
             yield (
                 f"request {r.id!r}: arrives at {r.arrival_s} s, before its predecessor; "

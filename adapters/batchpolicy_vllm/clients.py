@@ -31,6 +31,8 @@ class Clients:
         """Turns to come of each session."""
         self._said: dict[str, list[int]] = {}
         """Text of the latest turn of each session that goes on."""
+        self._loras: dict[str, Any] = {}
+        """Adapters by name, numbered from 1 as they are first asked for."""
 
     def request(self, r: WorkloadRequest) -> Any:
         """The engine's request for one of the workload; to be made in order of arrival."""
@@ -47,8 +49,16 @@ class Clients:
             pooling_params=None,
             arrival_time=r.arrival_s,
             priority=r.priority,
+            lora_request=self._lora(r.lora),
             block_hasher=self._hasher,
         )
+
+    def _lora(self, name: str) -> Any:
+        """The adapter of that name, None for the base model; nothing is loaded."""
+        if name and name not in self._loras:
+            # The number tells adapters apart in the scheduler, the name in the prefix cache.
+            self._loras[name] = seams.LoRARequest(name, len(self._loras) + 1, lora_path=name)
+        return self._loras.get(name)
 
     def _prompt(self, r: WorkloadRequest) -> list[int]:
         if self._hasher is None:

@@ -52,6 +52,8 @@ def vllm_config(limits: EngineLimits) -> Any:
             max_num_batched_tokens=limits.max_num_batched_tokens,
             enable_prefix_caching=limits.prefix_cache,
             long_prefill_token_threshold=limits.long_prefill_token_threshold,
+            enable_lora=limits.max_loras is not None,
+            max_loras=limits.max_loras or 1,
         ).create_engine_config()
     # The platform decides by its own executor, which is not used here.
     config.scheduler_config.async_scheduling = limits.async_scheduling

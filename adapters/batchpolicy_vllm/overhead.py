@@ -7,11 +7,9 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from typing_extensions import override
-
-from batchpolicy.bench import Bench, BenchReport, Measurement, Progress
+from batchpolicy.bench import Measurement, Progress
 from batchpolicy.config import config_named
 from batchpolicy.engine import EngineLimits
 
@@ -20,6 +18,12 @@ from batchpolicy_vllm import seams
 from batchpolicy_vllm.model import make_scheduler, vllm_config
 from batchpolicy_vllm.scheduler import scheduler_class
 
+STEPS = 300
+NOTES = (
+    f"Calls: policy benefit against stock fcfs, medians of {STEPS} of each, alternated; "
+    "schedule() + update_from_output(), of an abort alone. One class, so that nobody is "
+    "displaced; ten tenants, all with a TTFT target.",
+)
 _PROMPT_TOKENS = 64
 _TOKEN = 7
 
@@ -37,43 +41,28 @@ class Costs:
         return self.ours_us / self.stock_us
 
 
-class Overhead(Bench):
+def scheduler_costs(progress: Progress, *, quick: bool) -> list[Measurement]:
     """Scheduler time of vLLM with ``benefit`` over stock fcfs, per step and per abort."""
-
-    summary: ClassVar[str] = "scheduler time of vLLM with a policy against stock fcfs"
-    engine: ClassVar[str] = "vllm"
-
-    @override
-    def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:
-        steps = 30 if quick else 300
-        found: list[Measurement] = []
-        for seats in (64, 256):
-            for waiting in (0, 1_000, 10_000):
-                progress(f"{seats} running, {waiting:,} waiting")
-                pair = _Pair(seats, waiting)
-                full = pair.alternate(steps, _Side.full_step)
-                found.append(_measured(f"{seats} running, {waiting:,} waiting: full", full, 1.03))
-                if waiting:
-                    churn = pair.alternate(steps, _Side.churn_step)
-                    goal = 1.3 if waiting == 10_000 else 1.15
-                    name = f"{seats} running, {waiting:,} waiting: one out, one in"
-                    found.append(_measured(name, churn, goal))
-                if waiting == 10_000:
-                    abort = pair.alternate(steps, _Side.abort)
-                    name = f"{seats} running, {waiting:,} waiting: abort of one that waits"
-                    found.append(_measured(name, abort, 1.0))
-                del pair
-                gc.collect()
-        return BenchReport(
-            "vLLM scheduler with policy benefit against stock fcfs",
-            found,
-            (
-                f"vLLM {seams.vllm_version}; medians of {steps} calls of each, alternated; "
-                "thread time of schedule() + update_from_output(), of an abort alone.",
-                "One class, so that nobody is displaced; ten tenants, all with a TTFT target.",
-                "Ratios hold on a busy machine; the microseconds are this machine's.",
-            ),
-        )
+    steps = 30 if quick else STEPS
+    found: list[Measurement] = []
+    for seats in (64, 256):
+        for waiting in (0, 1_000, 10_000):
+            progress(f"{seats} running, {waiting:,} waiting")
+            pair = _Pair(seats, waiting)
+            full = pair.alternate(steps, _Side.full_step)
+            found.append(_measured(f"{seats} running, {waiting:,} waiting: full", full, 1.03))
+            if waiting:
+                churn = pair.alternate(steps, _Side.churn_step)
+                goal = 1.3 if waiting == 10_000 else 1.15
+                name = f"{seats} running, {waiting:,} waiting: one out, one in"
+                found.append(_measured(name, churn, goal))
+            if waiting == 10_000:
+                abort = pair.alternate(steps, _Side.abort)
+                name = f"{seats} running, {waiting:,} waiting: abort of one that waits"
+                found.append(_measured(name, abort, 1.0))
+            del pair
+            gc.collect()
+    return found
 
 
 class _Pair:

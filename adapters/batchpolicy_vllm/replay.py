@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from batchpolicy.bench import Measurement, Progress
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import Engine, EngineLimits, Observer, Run
 from batchpolicy.errors import WorkloadError
@@ -16,7 +17,7 @@ from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 
 from batchpolicy_vllm import quiet as quiet  # isort: skip - before vLLM is imported
-from batchpolicy_vllm import seams
+from batchpolicy_vllm import overhead, seams
 from batchpolicy_vllm.books import Books
 from batchpolicy_vllm.loop import Clock, Loop
 from batchpolicy_vllm.model import block_hasher, make_scheduler, vllm_config
@@ -41,8 +42,11 @@ class VllmReplay(Engine):
             "abort",
             "backfill",
             "queue_ttl",
+            "lora",
         }
     )
+
+    scheduler_cost_notes: ClassVar[tuple[str, ...]] = overhead.NOTES
 
     def __init__(self) -> None:
         self._configs: dict[EngineLimits, Any] = {}
@@ -66,6 +70,7 @@ class VllmReplay(Engine):
     ) -> Run:
         self._refuse_what_it_cannot_do(workload)
         _refuse_what_cannot_fit(workload, limits)
+        _refuse_loras_without_limit(workload, limits)
         if limits not in self._configs:
             self._configs[limits] = vllm_config(limits)
         clock = Clock()
@@ -88,6 +93,10 @@ class VllmReplay(Engine):
         )
         return replace(run, scheduler_s=timed.seconds)
 
+    @override
+    def scheduler_costs(self, progress: Progress, *, quick: bool = False) -> list[Measurement]:
+        return overhead.scheduler_costs(progress, quick=quick)
+
     def _refuse_what_it_cannot_do(self, workload: Workload) -> None:
         fields = [name for need, name in workload.needs().items() if need not in self.capabilities]
         if fields:
@@ -95,6 +104,18 @@ class VllmReplay(Engine):
                 f"workload {workload.name!r}: requests have {' and '.join(fields)}, which the "
                 "replay on vLLM does not honour yet; leave it out."
             )
+
+
+def _refuse_loras_without_limit(workload: Workload, limits: EngineLimits) -> None:
+    loras = sorted({r.lora for r in workload.requests if r.lora})
+    if not loras or limits.max_loras is not None:
+        return
+    shown = ", ".join(map(repr, loras[:3])) + (", ..." if len(loras) > 3 else "")
+    raise WorkloadError(
+        f"workload {workload.name!r}: requests need LoRA adapters ({len(loras)}: {shown}), and "
+        "the engine is set up without. Say how many of them may run at once: --max-loras N, or "
+        "EngineLimits(max_loras=N); vllm serve --enable-lora takes 1 unless told otherwise."
+    )
 
 
 class _Timed:

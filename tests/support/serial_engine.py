@@ -136,14 +136,22 @@ class InterruptedEngine(SerialEngine):
         if config is None:
             return super().replay(workload, config, *args, **more)
         in_worker = multiprocessing.parent_process() is not None
+        told = os.getppid() if in_worker else os.getpid()
         while True:
-            os.kill(os.getppid() if in_worker else os.getpid(), self.sent)
+            if os.getppid() == told or not in_worker:
+                os.kill(told, self.sent)
 
 
 class TerminatedEngine(InterruptedEngine):
     """Is told to end, as by a supervisor, and told again."""
 
     sent: ClassVar[signal.Signals] = signal.SIGTERM
+
+
+class KilledEngine(InterruptedEngine):
+    """Kills the comparison, and goes on."""
+
+    sent: ClassVar[signal.Signals] = signal.SIGKILL
 
 
 class FailingEngine(SerialEngine):

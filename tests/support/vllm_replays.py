@@ -79,12 +79,13 @@ def seeds(most: int, first: int = 0) -> range:
     return range(first, first + min(most, int(os.environ.get("BATCHPOLICY_WORKLOADS", most))))
 
 
-def random_workload(seed: int, *, count: int = 20) -> Workload:
+def random_workload(seed: int, *, count: int = 20, loras: int = 0) -> Workload:
     """Bursts of mixed lengths and priorities; some share prefixes, some are cancelled.
 
-    Ids in order of submission, since vLLM breaks ties of priority and time by id.
+    Ids in order of submission, since vLLM breaks ties of priority and time by id. Most
+    requests need one of so many ``loras``; apart from that, equal seeds give equal requests.
     """
-    rng = random.Random(seed)
+    rng, adapters = random.Random(seed), random.Random(seed)
     now_s = 0.0
     requests: list[WorkloadRequest] = []
     for i in range(count):
@@ -107,6 +108,7 @@ def random_workload(seed: int, *, count: int = 20) -> Workload:
                 prefix_id=prefix,
                 prefix_tokens=rng.choice([16, 32, 70]) if prefix else 0,
                 cancel_at_s=now_s + rng.uniform(0.0, 1.0) if rng.random() < 0.1 else math.inf,
+                lora=adapters.choice(["", *(f"lora-{k}" for k in range(loras))]),
             )
         )
     return Workload(f"random-{seed}", tuple(requests))
@@ -135,6 +137,8 @@ class Served:
     scheduler: Any
     run: Run
     steps: list[StepRecord]
+    seated: list[list[str]]
+    """Requests with a seat, after each step was scheduled."""
 
     @property
     def plans(self) -> list[list[tuple[str, int]]]:
@@ -165,9 +169,14 @@ def serve(
     cls = base if config is None else scheduler_class(base, config, clock)
     settings = engine_config(limits, policy=policy, asynchronous=asynchronous)
     scheduler = make_scheduler(cls, settings)
-    books, steps = Books(workload), list[StepRecord]()
-    Loop(scheduler, books, clock, COST, block_hasher(settings), 0).run(5_000, steps.append)
-    return Served(scheduler, books.run("vLLM", "", counters(scheduler)), steps)
+    books, steps, seated = Books(workload), list[StepRecord](), list[list[str]]()
+
+    def note(step: StepRecord) -> None:
+        steps.append(step)
+        seated.append([request.request_id for request in scheduler.running])
+
+    Loop(scheduler, books, clock, COST, block_hasher(settings), 0).run(5_000, note)
+    return Served(scheduler, books.run("vLLM", "", counters(scheduler)), steps, seated)
 
 
 def counters(scheduler: Any) -> dict[str, int]:

@@ -96,6 +96,12 @@ def compare(
     prefix_cache: Annotated[
         bool, typer.Option(help="Reuse the KV of equal prefixes, as vLLM does by default.")
     ] = True,
+    max_loras: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="LoRA adapters that run at once; needed where requests name adapters."
+        ),
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, max=256, help="Processes; by default one per core, up to 8."),
@@ -147,6 +153,7 @@ def compare(
         kv_block_tokens=block_size,
         prefix_cache=prefix_cache,
         async_scheduling=async_scheduling,
+        max_loras=max_loras,
     )
     made.check_limits(limits)
     if max_num_batched_tokens < max_num_seqs:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -161,7 +162,16 @@ _engine: Engine | None = None
 def _start(make_engine: Callable[[], Engine]) -> None:
     global _make_engine
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    Thread(target=_end_with_the_parent, daemon=True).start()
     _make_engine = make_engine
+
+
+def _end_with_the_parent() -> None:
+    # Whoever is killed cannot end its processes.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _do(task: Task[T]) -> T:

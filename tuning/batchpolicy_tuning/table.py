@@ -145,13 +145,16 @@ def scheduler_cost(results: Results) -> str:
 def notes(results: Results) -> list[str]:
     """What a reader should know before believing the numbers."""
     plan = results.plan
+    most = plan.limits.max_loras
+    loras = "" if most is None else f"{most} LoRA adapter{'s' if most > 1 else ''} at once, "
     found = [
         *plan.source.notes,
         f"Replayed on {results.engine_version} under a virtual clock"
         f"{', asynchronous scheduling' if plan.limits.async_scheduling else ''}, "
         f"{plan.limits.max_num_seqs} "
         f"seats, {plan.limits.max_num_batched_tokens:,} tokens a step, "
-        f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, seed {plan.seed}; "
+        f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, "
+        f"{loras}seed {plan.seed}; "
         f"{results.wall_s:.0f} s on {plan.processes} processes.",
         f"Step times: {plan.profile.name}, fitted with a median error of "
         f"{plan.profile.fit.overall.median:.1%}, at most {plan.profile.fit.overall.worst:.1%}"

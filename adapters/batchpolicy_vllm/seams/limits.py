@@ -48,6 +48,12 @@ def free_seats(scheduler: Any) -> int:
     return max_running(scheduler) - int(taken)
 
 
+def max_loras(scheduler: Any) -> int | None:
+    """LoRA adapters that may run at once; None where the engine has none."""
+    config = scheduler.vllm_config.lora_config
+    return None if config is None else int(config.max_loras)
+
+
 def total_blocks(scheduler: Any) -> int:
     """KV blocks that requests can hold: all but the null block."""
     return int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks) - 1

@@ -10,6 +10,7 @@ try:
     from vllm import SamplingParams
     from vllm import __version__ as vllm_version
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.lora.request import LoRARequest
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -44,6 +45,7 @@ __all__ = [
     "FullAttentionSpec",
     "KVCacheConfig",
     "KVCacheGroupSpec",
+    "LoRARequest",
     "ModelRunnerOutput",
     "PauseState",
     "Request",

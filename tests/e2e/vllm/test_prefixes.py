@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,13 +70,14 @@ def test_a_named_prefix_opens_a_session() -> None:
     assert run.cached_tokens.tolist() == [0, 32, 48]
 
 
+class _Unable(VllmReplay):
+    capabilities: ClassVar[frozenset[str]] = frozenset({"priority"})
+
+
 @pytest.mark.parametrize(
     ("facts", "field"), [({"lora": "A"}, "lora"), ({"queue_ttl_s": 1.0}, "queue_ttl_s")]
 )
-def test_what_the_replay_would_ignore_is_refused_by_name(
-    facts: dict[str, Any], field: str
-) -> None:
-    if {"lora": "lora", "queue_ttl_s": "queue_ttl"}[field] in VllmReplay.capabilities:
-        pytest.skip(f"the replay honours {field}")
+def test_what_a_replay_would_ignore_is_refused_by_name(facts: dict[str, Any], field: str) -> None:
+    workload = Workload("w", (_request("r", 0.0, 20, **facts),))
     with pytest.raises(WorkloadError, match=f"requests have {field}, which the replay on vLLM"):
-        _replay(_request("r", 0.0, 20, **facts))
+        _Unable().replay(workload, None, LIMITS, COST)

@@ -25,6 +25,7 @@ COLUMNS = (
     "predicted_output_tokens",
     "ttft_slo_s",
     "weight",
+    "lora",
 )
 
 
@@ -53,20 +54,20 @@ def request(request_id: str, arrival_s: float, **facts: Any) -> WorkloadRequest:
 def test_a_policy_sees_what_the_workload_says() -> None:
     # 0.6 + (1.7 - 0.6) is not 1.7, but the deadlines are equal.
     given = (
-        request("a", 0.0, session="s", deadline_s=1.7, queue_ttl_s=7.0, weight=2.0),
+        request("a", 0.0, session="s", deadline_s=1.7, queue_ttl_s=7.0, weight=2.0, lora="l"),
         request("b", 0.6, session="s", deadline_s=1.7, predicted_output_tokens=3.5),
-        request("c", 0.7, session="t", deadline_s=0.2, ttft_slo_s=0.3),
+        request("c", 0.7, session="t", deadline_s=0.2, ttft_slo_s=0.3, lora="m"),
         request("d", 0.8),
     )
     onlooker = Onlooker()
     served = serve(Workload("w", given), AMPLE, config_of(onlooker))
     assert_no_fault(served.run.counters)
     assert "bad_metadata" not in served.run.counters
-    none = math.inf, math.inf, math.nan, math.inf, 1.0
+    none = math.inf, math.inf, math.nan, math.inf, 1.0, -1.0
     expected = {
-        "a": (0.0, 0.0, 1.7, 7.0, math.nan, math.inf, 2.0),
-        "b": (0.0, 1.0, 1.7, math.inf, 3.5, math.inf, 1.0),
-        "c": (1.0, 0.0, 0.2, math.inf, math.nan, 0.3, 1.0),
+        "a": (0.0, 0.0, 1.7, 7.0, math.nan, math.inf, 2.0, 0.0),
+        "b": (0.0, 1.0, 1.7, math.inf, 3.5, math.inf, 1.0, -1.0),
+        "c": (1.0, 0.0, 0.2, math.inf, math.nan, 0.3, 1.0, 1.0),
         "d": (-1.0, 0.0, *none),
     }
     seen = {name: tuple(row.values()) for name, row in onlooker.seen.items()}

@@ -2,99 +2,39 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError, WorkloadError
-from batchpolicy.profiles import load_profile
-from batchpolicy.workload import Workload, WorkloadRequest
+from batchpolicy.workload import Workload
 from batchpolicy_tuning import output, report, table
-from batchpolicy_tuning.ab import Plan, Results, check_fit, run_comparison
-from batchpolicy_tuning.arms import arms_named
+from batchpolicy_tuning.ab import check_fit, run_comparison
 from batchpolicy_tuning.document import document
 from batchpolicy_tuning.metrics import METRICS, Metric
 from batchpolicy_tuning.pool import RunFailed
 from batchpolicy_tuning.statistics import Verdict
+from tests.support.comparisons import FEW, Repeated, Silent, compared
 from tests.support.serial_engine import (
     LIMITS,
     DyingEngine,
     FailingEngine,
     FaultyEngine,
-    SerialEngine,
     request,
 )
 
 METRIC = {metric.key: metric for metric in METRICS}
 
 
-@dataclass(frozen=True)
-class Same:
-    """The same few requests in every replication."""
-
-    requests: tuple[WorkloadRequest, ...]
-    name: str = "same"
-    notes: Sequence[str] = ()
-    replications: None = None
-
-    def replication(self, k: int, seed: int) -> Workload:
-        return Workload(self.name, self.requests)
-
-
-class Silent:
-    def stage(self, text: str, total: int) -> None:
-        pass
-
-    def advance(self) -> None:
-        pass
-
-
-# Serial, 1 ms a token: b0 runs 0 to 1 s, then fcfs takes b1 to 2 s and c to 2.1 s, so that
-# c waits 1.5 s; priority takes c first, which then waits 0.5 s, and b1 0.1 s more.
-QUEUE = Same(
-    (
-        request("b0", 0.0, 1000, request_class="batch", priority=9, ttft_slo_s=2.05),
-        request("b1", 0.0, 1000, request_class="batch", priority=9, ttft_slo_s=2.05),
-        request("c", 0.5, 100, request_class="chat", ttft_slo_s=1.0),
-    )
-)
-# Three replications fill the backlog: 8 requests until the last starts, at 6 x 1 + 2 x 0.1 s.
-# Arrivals come at 2 per 0.5 s, so that this load leaves them where they are.
-UNSTRETCHED = 4.0 / (8.0 / 6.2)
-
-
-def _compared(
-    source: Same = QUEUE,
-    *policies: str,
-    load: float = UNSTRETCHED,
-    pairs: int = 10,
-    processes: int = 1,
-    engine: Callable[[], Engine] = SerialEngine,
-) -> Results:
-    plan = Plan(
-        make_engine=engine,
-        arms=arms_named(policies or ("fcfs", "priority")),
-        source=source,
-        loads=[load],
-        pairs=pairs,
-        limits=LIMITS,
-        profile=load_profile("h100-llama-3.1-8b"),
-        processes=processes,
-    )
-    return run_comparison(plan, Silent())
-
-
 def test_load_is_a_fraction_of_what_the_engine_sustains() -> None:
-    found = _compared(load=0.5)
+    found = compared(loads=[0.5])
     assert found.saturation == pytest.approx(8 / 6.2)
     assert found.loads[0].rate == pytest.approx(0.5 * 8 / 6.2)
 
 
 def test_what_one_class_gains_another_pays() -> None:
-    found = _compared()
+    found = compared()
     at = found.loads[0]
     chat = at.against_baseline(1, "chat", METRIC["ttft.p50"])
     assert (chat.baseline, chat.policy) == (pytest.approx(1.6), pytest.approx(0.6))
@@ -106,7 +46,7 @@ def test_what_one_class_gains_another_pays() -> None:
 
 
 def test_losers_are_told_beside_winners() -> None:
-    found = _compared()
+    found = compared()
     lines = [cell.text for cell in table.summary(found, found.loads[0], 1)]
     assert lines[0] == "priority against fcfs: who gains, who pays"
     assert lines[1].startswith("  better for chat: TTFT p50 62% lower (1.6 s to 600 ms), ")
@@ -117,7 +57,7 @@ def test_losers_are_told_beside_winners() -> None:
 
 
 def test_the_table_has_a_section_for_each_class_and_one_for_all() -> None:
-    found = _compared()
+    found = compared()
     (sheet,) = table.sheets(found, found.loads[0], width=100)
     assert sheet.headers == ["", "fcfs", "priority", "gain"]
     assert [section.name for section in sheet.sections] == [
@@ -130,7 +70,7 @@ def test_the_table_has_a_section_for_each_class_and_one_for_all() -> None:
 
 
 def test_many_policies_are_spread_over_tables_that_fit() -> None:
-    found = _compared(QUEUE, "fcfs", "priority", "fcfs", "priority")
+    found = compared(FEW, "fcfs", "priority", "fcfs", "priority")
     at = found.loads[0]
     heads = [sheet.headers[2::2] for sheet in table.sheets(found, at, width=104)]
     assert heads == [["priority#1", "fcfs#2"], ["priority#2"]]
@@ -138,14 +78,14 @@ def test_many_policies_are_spread_over_tables_that_fit() -> None:
 
 
 def test_with_few_pairs_nothing_is_judged() -> None:
-    found = _compared(pairs=7)
+    found = compared(pairs=7)
     judged = found.loads[0].against_baseline(1, "chat", METRIC["ttft.p50"])
     assert (judged.verdict, judged.reason) == (Verdict.NOT_SHOWN, "7 pairs, 8 needed")
 
 
 def test_arms_that_never_queued_had_nothing_to_schedule() -> None:
-    apart = Same((request("a", 0.0, 100), request("b", 9.0, 100, priority=1)))
-    found = _compared(apart, load=0.01)
+    apart = Repeated((request("a", 0.0, 100), request("b", 9.0, 100, priority=1)))
+    found = compared(apart, loads=[0.01])
     at = found.loads[0]
     assert not at.queued(1)
     judged = at.against_baseline(1, None, METRIC["ttft.p50"])
@@ -154,14 +94,14 @@ def test_arms_that_never_queued_had_nothing_to_schedule() -> None:
 
 
 def test_every_arm_sees_the_same_workload_and_a_rerun_gives_the_same() -> None:
-    first, again = _compared(QUEUE, "fcfs", "fcfs"), _compared(QUEUE, "fcfs", "fcfs")
+    first, again = compared(FEW, "fcfs", "fcfs"), compared(FEW, "fcfs", "fcfs")
     digests = [[run.digest for run in runs] for runs in first.loads[0].runs]
     assert digests[0] == digests[1]
     assert digests == [[run.digest for run in runs] for runs in again.loads[0].runs]
 
 
 def test_two_processes_give_the_same_as_one() -> None:
-    alone, spread = _compared(), _compared(processes=2)
+    alone, spread = compared(), compared(processes=2)
     for one, other in zip(alone.loads[0].runs, spread.loads[0].runs, strict=True):
         assert [run.digest for run in one] == [run.digest for run in other]
 
@@ -169,21 +109,21 @@ def test_two_processes_give_the_same_as_one() -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_inside_a_run_names_the_run(processes: int) -> None:
     with pytest.raises(RunFailed) as caught:
-        _compared(engine=FailingEngine, processes=processes)
+        compared(engine=FailingEngine, processes=processes)
     assert "load 3.1, replication" in str(caught.value)
     assert "ZeroDivisionError in" in str(caught.value)
     assert str(caught.value).endswith("no seats")
 
 
 def test_a_policy_that_fell_back_is_told_beside_its_figures() -> None:
-    found = _compared(engine=FaultyEngine)
+    found = compared(engine=FaultyEngine)
     (warning,) = table.warnings(found, found.loads[0])
     assert warning.startswith("warning: priority failed 20 times;")
 
 
 def test_a_process_that_dies_is_reported() -> None:
     with pytest.raises(RunFailed, match="a process of the comparison died"):
-        _compared(engine=DyingEngine, processes=2)
+        compared(engine=DyingEngine, processes=2)
 
 
 def test_a_request_that_can_never_fit_is_named_before_any_run() -> None:
@@ -198,7 +138,7 @@ def test_a_request_that_can_never_fit_is_named_before_any_run() -> None:
 
 
 def test_the_document_carries_what_is_shown_and_what_it_came_from(tmp_path: Path) -> None:
-    found = _compared()
+    found = compared()
     path = tmp_path / "out.json"
     output.write_json(document(found), path)
     told = json.loads(path.read_text())
@@ -223,8 +163,8 @@ def test_a_request_past_the_measured_contexts_marks_every_report(
     prompt_tokens: int, extended: bool
 ) -> None:
     plan = replace(
-        _compared().plan,
-        source=Same((request("a", 0.0, 100), request("long", 9.0, prompt_tokens))),
+        compared().plan,
+        source=Repeated((request("a", 0.0, 100), request("long", 9.0, prompt_tokens))),
         limits=replace(LIMITS, kv_blocks=2000),
     )
     found = run_comparison(plan, Silent())
@@ -234,8 +174,21 @@ def test_a_request_past_the_measured_contexts_marks_every_report(
     assert len(marked) == extended
 
 
+@pytest.mark.parametrize(
+    ("max_loras", "said"), [(None, ""), (1, "1 LoRA adapter at once"), (3, "3 LoRA adapters at")]
+)
+def test_a_limit_of_adapters_is_told_where_there_is_one(max_loras: int | None, said: str) -> None:
+    found = compared(pairs=2)
+    limits = replace(LIMITS, max_loras=max_loras)
+    found = replace(found, plan=replace(found.plan, limits=limits))
+    (note,) = [note for note in table.notes(found) if note.startswith("Replayed on")]
+    assert said in note
+    assert ("LoRA" in note) is bool(said)
+    assert document(found)["limits"]["max_loras"] == max_loras
+
+
 def test_limits_that_leave_the_profile_are_refused_before_anything_runs() -> None:
-    plan = _compared().plan
+    plan = compared().plan
     for wrong in ({"max_num_seqs": 257}, {"max_num_batched_tokens": 8193}):
         with pytest.raises(ConfigError, match="measured up to"):
             run_comparison(
@@ -244,9 +197,9 @@ def test_limits_that_leave_the_profile_are_refused_before_anything_runs() -> Non
 
 
 def test_what_has_no_value_is_null(tmp_path: Path) -> None:
-    apart = Same((request("a", 0.0, 100), request("b", 9.0, 100)))
+    apart = Repeated((request("a", 0.0, 100), request("b", 9.0, 100)))
     path = tmp_path / "out.json"
-    output.write_json(document(_compared(apart, load=0.01)), path)
+    output.write_json(document(compared(apart, loads=[0.01])), path)
     scope = json.loads(path.read_text())["loads"][0]["policies"][0]["scopes"][0]
     assert scope["metrics"]["jain"]["mean"] is None
 
@@ -265,7 +218,7 @@ def test_a_document_that_cannot_be_written_is_refused_beforehand(tmp_path: Path)
 def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     path.write_text("before")
-    broken = replace(_compared(), workload_digest=object())  # type: ignore[arg-type]
+    broken = replace(compared(), workload_digest=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         output.write_json(document(broken), path)
     assert path.read_text() == "before"

@@ -136,11 +136,25 @@ def test_a_table_that_nobody_reads_costs_no_file(
 def test_ctrl_c_ends_everything_with_130_and_writes_nothing(
     tmp_path: Path, jobs: str, engine: str
 ) -> None:
+    done = _in_a_process(tmp_path, jobs, engine)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("interrupted; nothing was written\n")
+    assert not done.stdout.strip()
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_of_a_comparison_that_was_killed_end_by_themselves(tmp_path: Path) -> None:
+    # Its output ends only when the last process that could write to it has ended.
+    assert _in_a_process(tmp_path, "2", "KilledEngine").returncode == -signal.SIGKILL
+
+
+def _in_a_process(tmp_path: Path, jobs: str, engine: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "batchpolicy", "ab", "fcfs", "priority", *SMALL]
     command += ["--engine", f"{ENGINES}:{engine}", "--jobs", jobs]
     command += ["--json", str(tmp_path / "out.json")]
     roots = os.pathsep.join(str(ROOT / root) for root in (".", "adapters", "tuning"))
-    done = subprocess.run(
+    return subprocess.run(
         command,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": roots},
@@ -150,11 +164,6 @@ def test_ctrl_c_ends_everything_with_130_and_writes_nothing(
         # A shell may have told whoever runs the tests to ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert done.returncode == 130, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.endswith("interrupted; nothing was written\n")
-    assert not done.stdout.strip()
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

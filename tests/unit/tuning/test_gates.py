@@ -21,7 +21,7 @@ from batchpolicy_tuning.gates import (
     judge,
 )
 from batchpolicy_tuning.metrics import Measured
-from tests.support.comparison import compared
+from tests.support.comparisons import compared
 
 BASELINE = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0]
 
@@ -30,7 +30,7 @@ def _made_up(
     values: dict[str, tuple[Sequence[float], Sequence[float]]], *gates: str
 ) -> tuple[Results, AtLoad]:
     """A comparison of 8 pairs whose runs gave these values in the class chat and overall."""
-    results = compared()
+    results = compared(pairs=8)
     (at,) = results.loads
     runs = [
         [
@@ -175,7 +175,7 @@ def test_gates_on_what_is_not_measured_are_all_named_before_any_run() -> None:
     gates = ["itl.p99<=+5%", "ttft.p95<=+5%", "ttft.p99<=+5%@class=chta", "ttft.p99<=+5%@tenant=a"]
     gates += ["throughput>=-1%@class=chat", "ttft.p99<=+5%@class=chat"]
     with pytest.raises(ConfigError) as e:
-        compared(*gates)
+        compared(gates=gates)
     lines = str(e.value).splitlines()[1:]
     assert len(lines) == 5
     for line, said in zip(
@@ -202,7 +202,7 @@ def test_a_failure_and_an_invalid_measurement_are_told_apart() -> None:
 
 
 def test_the_document_carries_gates_queues_and_ends() -> None:
-    told = document.document(compared("ttft.p99<=+5%@class=batch"))
+    told = document.document(compared(gates=["ttft.p99<=+5%@class=batch"]))
     assert (told["gates"], told["margin"]) == (["ttft.p99<=+5%@class=batch"], 0.05)
     policy = told["loads"][0]["policies"][1]
     (gate,) = policy["gates"]

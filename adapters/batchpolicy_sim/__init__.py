@@ -1,0 +1,5 @@
+"""The light engine: a continuous-batching engine of our own under a virtual clock."""
+
+from batchpolicy_sim.engine import LightEngine
+
+__all__ = ["LightEngine"]

@@ -1,0 +1,1 @@
+"""KV memory in blocks."""
