@@ -16,7 +16,6 @@ class Batch:
     """The engine's state between two steps; knows no order of its own."""
 
     def __init__(self, limits: EngineLimits, queue: WaitingQueue) -> None:
-        self.limits = limits
         self.queue = queue
         blocks, tokens = limits.kv_blocks, limits.kv_block_tokens
         self.cached: CachedPool | None = None

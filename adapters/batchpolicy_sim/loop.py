@@ -103,39 +103,41 @@ class Loop:
 
     def _enter(self) -> None:
         """Requests that have come by now join the queue; clients that left, leave."""
-        outside, now_s = self._outside, self.now_s
-        if outside.next_s > now_s:
-            return
-        batch, driver = self._batch, self.driver
-        self._stuck = False
-        for job in outside.arrivals(now_s):
-            r = job.request
-            if r.lora:
-                job.lora = self._loras.setdefault(r.lora, len(self._loras) + 1)
-            job.encoder = r.encoder_tokens
-            if self._texts is not None:
-                job.chain = self._texts.chain(r)
-            self.books.arrived(job)
-            batch.arrived(job)
-            if driver is not None:
-                driver.arrived(job)
-        for job in outside.ready(now_s):
-            if job.id in batch.jobs:
-                job.ready = True
-                batch.queue.now_ready(job)
-                if driver is not None:
-                    driver.ready(job)
-        for request_id in outside.cancels(now_s):
-            job_or_none = batch.jobs.get(request_id)
-            if job_or_none is not None:
-                self._end(job_or_none, Status.ABORTED, now_s)
-                if driver is not None:
-                    driver.runner.finished(request_id, Status.ABORTED)
+        outside, now_s, batch, driver = self._outside, self.now_s, self._batch, self.driver
+        # A cancellation may let a follower come at once.
+        while outside.next_s <= now_s:
+            self._stuck = False
+            for job in outside.arrivals(now_s):
+                self._arrived(job)
+            for job in outside.ready(now_s):
+                if job.id in batch.jobs:
+                    job.ready = True
+                    batch.queue.now_ready(job)
+                    if driver is not None:
+                        driver.ready(job)
+            for request_id in outside.cancels(now_s):
+                leaving = batch.jobs.get(request_id)
+                if leaving is not None:
+                    self._end(leaving, Status.ABORTED, now_s)
+
+    def _arrived(self, job: Job) -> None:
+        r = job.request
+        if r.lora:
+            job.lora = self._loras.setdefault(r.lora, len(self._loras) + 1)
+        job.encoder = r.encoder_tokens
+        if self._texts is not None:
+            job.chain = self._texts.chain(r)
+        self.books.arrived(job)
+        self._batch.arrived(job)
+        if self.driver is not None:
+            self.driver.arrived(job)
 
     def _end(self, job: Job, status: Status, now_s: float) -> None:
-        """A request ends before its last token."""
+        """A request ends before its last token, and not by a plan."""
         self._batch.end(job)
         self._ended(job, status, now_s)
+        if self.driver is not None:
+            self.driver.runner.finished(job.id, status)
 
     def _ended(self, job: Job, status: Status, now_s: float) -> None:
         self._stuck = False
@@ -172,8 +174,6 @@ class Loop:
         self._book_admissions(step, start_s)
         for job in self._full.refused():
             self._end(job, Status.REFUSED, start_s)
-            if driver is not None:
-                driver.runner.finished(job.id, Status.REFUSED)
         if batch.waiting > books.peak_waiting:
             books.peak_waiting = batch.waiting
         tokens = step.tokens

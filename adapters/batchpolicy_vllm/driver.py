@@ -40,6 +40,7 @@ class Driver:
                 kv_block_tokens=int(scheduler.block_size),
                 clock=clock,
                 max_prefill_chunk=threshold or None,
+                max_loras=seams.max_loras(scheduler),
                 decode_tokens=1 + int(scheduler.num_spec_tokens),
                 lag_steps=int(bool(scheduler.scheduler_config.async_scheduling)),
                 capabilities=frozenset({"prefix", "preempt", "mixed"}),

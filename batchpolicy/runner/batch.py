@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class Batch:
         self._prompts: dict[str, int] = {}
         """Slots of running requests whose prompt was not done after the last step."""
         none = np.empty(0, dtype=np.intp)
+        # What all steps of decodes share; never written to.
+        self._zeros = self._ones = np.empty(0, dtype=np.int64)
         self._decoding = self._only_decodes(none, none)
         """All other rows, and the step that they make when nobody else has a part."""
         self._scheduled = 0
@@ -171,20 +173,21 @@ class Batch:
             if left <= count:
                 del self._prompts[request_id]
         before = self._decoding
-        slots = np.array([slot for _, slot, _ in chunks])
-        step = self._only_decodes(
-            np.concatenate([before.slots, slots]),
-            np.concatenate([before.seqs, self._table.columns["seq"][slots]]),
+        joined = np.array([slot for _, slot, _ in chunks])
+        slots = np.concatenate([before.slots, joined])
+        seqs = np.concatenate([before.seqs, self._table.columns["seq"][joined]])
+        outputs = np.concatenate([before.outputs, ends])
+        step = _Step(
+            slots,
+            seqs,
+            np.concatenate([before.prefill, prefill]),
+            outputs,
+            self._table.next_seq,
+            len(before.slots) + sum(ends),
         )
-        if all(ends):
-            self._decoding = step
-            step = replace(step, prefill=np.zeros_like(step.prefill))
-        else:
-            step.outputs[-len(chunks) :] = ends
-            step.results = len(before.slots) + sum(ends)
-            decode = step.outputs > 0
-            self._decoding = self._only_decodes(step.slots[decode], step.seqs[decode])
-        step.prefill[-len(chunks) :] = prefill
+        if not all(ends):
+            slots, seqs = slots[outputs > 0], seqs[outputs > 0]
+        self._decoding = self._only_decodes(slots, seqs)
         return step
 
     def _advance(self, slot: int, count: int) -> int:
@@ -217,8 +220,9 @@ class Batch:
 
     def _only_decodes(self, slots: Slots, seqs: IntArray) -> _Step:
         n = len(slots)
-        none, ones = np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
-        return _Step(slots, seqs, none, ones, self._table.next_seq, n)
+        if n > len(self._ones):
+            self._zeros, self._ones = np.zeros(2 * n, np.int64), np.ones(2 * n, np.int64)
+        return _Step(slots, seqs, self._zeros[:n], self._ones[:n], self._table.next_seq, n)
 
     def _compute(self, slots: Slots, tokens: IntArray | int) -> None:
         columns = self._table.columns

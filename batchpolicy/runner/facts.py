@@ -28,6 +28,8 @@ class EngineFacts:
     mixed: bool = True
     max_partial: int | None = None
     """Requests that may be mid-prefill; None for as many as run."""
+    max_loras: int | None = None
+    """Distinct LoRA adapters of the requests that may run at once; None for no limit."""
     decode_tokens: int = 1
     """Tokens that one decode is charged: 1 plus drafts."""
     lag_steps: int = 0

@@ -154,6 +154,11 @@ class Planner:
                 None if ranking.tier is None else ranking.tier[kept],
                 None if ranking.admissible is None else ranking.admissible[kept],
             )
+        if self.engine.max_loras is not None:
+            placed = _has_place(waiting.lora, step.running.lora, self.engine.max_loras)
+            if not placed.all():
+                open_ = placed if ranking.admissible is None else placed & ranking.admissible
+                ranking = ranking._replace(admissible=open_)
         if not len(waiting):
             return waiting, refuse
         return waiting.take(self._candidates(waiting, ranking, step, window)), refuse
@@ -181,6 +186,17 @@ class Planner:
         if self.probe is None:
             return blocks
         return int(self.probe.prefix([best.request_id[place]])[1][0])
+
+
+def _has_place(waiting: IntArray, running: IntArray, most: int) -> BoolArray:
+    """Rows whose LoRA adapter runs, or may start to; codes of adapters, -1 for none.
+
+    The others would only fill the window, as the engine passes them by.
+    """
+    here = np.unique(running[running >= 0])
+    if len(here) < most:
+        return np.ones(len(waiting), dtype=np.bool_)
+    return (waiting < 0) | np.isin(waiting, here)
 
 
 def _pressing(waiting: Requests, now_s: float) -> BoolArray:

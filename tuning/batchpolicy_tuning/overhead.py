@@ -22,7 +22,8 @@ from batchpolicy_tuning.workloads.source import arrival_rate
 
 TRACE, STAND_IN = "azure_2023_conv", "chat-and-batch"
 PROFILE, LOAD, SEATS = "h100-llama-3.1-8b", 1.1, 64
-SLICES, REQUESTS = 8, 400
+SLICES, OF, REQUESTS = 8, 48, 400
+"""So many slices, spread over a trace cut into 48; what is drawn has 400 requests in each."""
 TENANTS, TTFT_SLO_S = 10, 1.0
 _ARMS = ("stock", "fcfs", "benefit")
 
@@ -67,9 +68,9 @@ class Overhead(Bench):
     def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:
         engine = registry.engine(self._engine)
         named = self._workload or found_trace(TRACE, Path.cwd()) or STAND_IN
-        slices, requests = (2, 100) if quick else (SLICES, REQUESTS)
-        source = workload_named(named, pairs=slices, requests=requests, classes=None)
-        drawn = [_laid_out(source.replication(k, 0)) for k in range(slices)]
+        slices, of, requests = (2, 240, 80) if quick else (SLICES, OF, REQUESTS)
+        source = workload_named(named, pairs=of, requests=requests, classes=None)
+        drawn = [_laid_out(source.replication(k * of // slices, 0)) for k in range(slices)]
         calls = engine.scheduler_costs(progress, quick=quick)
         replays = _replays(engine, drawn, progress)
         missing = named == STAND_IN and not self._workload
@@ -78,9 +79,9 @@ class Overhead(Bench):
             [*calls, *replays],
             (
                 *engine.scheduler_cost_notes,
-                f"Replays: {slices} slices of {requests} requests of {source.name} at load "
+                f"Replays: {slices} times {len(drawn[0].requests)} requests of {source.name} at load "
                 f"{LOAD:g} on {SEATS} seats, {TENANTS} tenants in turn, TTFT target "
-                f"{TTFT_SLO_S:g} s; the arms take turns slice by slice.",
+                f"{TTFT_SLO_S:g} s; the arms take turns.",
                 *(
                     [f"{TRACE}.csv.gz is not in data/traces; name it with --workload."]
                     if missing

@@ -80,6 +80,23 @@ def test_a_request_whose_adapter_has_no_place_waits_and_the_others_pass(
 
 
 @every_order
+def test_many_whose_adapter_has_no_place_do_not_hide_one_that_could_start(
+    config: PolicyConfig | None,
+) -> None:
+    crowd = (request(f"b{i}", 0.01, "german") for i in range(40))
+    run = replayed(request("a", 0.0, "french"), *crowd, request("base", 0.01, ""), config=config)
+    assert run.first_scheduled_s[-1] == pytest.approx(0.01, abs=0.02)
+
+
+def test_nobody_is_displaced_for_a_request_whose_adapter_has_no_place() -> None:
+    seated = (request(f"a{i}", 0.0, "french", priority=9) for i in range(8))
+    urgent = request("b", 0.05, "german", priority=-9)
+    run = replayed(*seated, urgent, config=BENEFIT)
+    assert run.preemptions.sum() == 0
+    assert run.first_scheduled_s[-1] == run.finished_s[:-1].max()
+
+
+@every_order
 def test_with_a_place_for_each_adapter_nobody_waits(config: PolicyConfig | None) -> None:
     run = replayed(*THREE, config=config, limits=replace(LIMITS, max_loras=2))
     arrivals = [r.arrival_s for r in THREE]

@@ -320,3 +320,29 @@ def test_a_request_near_the_size_of_the_pool_is_served_in_spite_of_a_watermark(
     )
     engine.run([Job("large", prompt=60, outputs=18)], 200)
     assert engine.runner.counters["preempted"] == 0
+
+
+def test_rows_whose_adapter_has_no_place_take_none_in_the_plan() -> None:
+    rig = Rig(Arrival(), max_loras=1)
+    rig.running("a1", lora="a")
+    rig.arrive(*(f"b{i}" for i in range(40)), lora="b")
+    rig.arrive("a2", lora="a")
+    rig.arrive("none")
+    assert rig.plan() == Plan(["a2", "none"])
+
+
+def test_any_adapter_may_start_while_there_is_a_place_for_one_more() -> None:
+    rig = Rig(Arrival(), max_loras=2)
+    rig.running("a1", lora="a")
+    rig.arrive("b", lora="b")
+    rig.arrive("c", lora="c")
+    # Which of them fits is for the engine to say.
+    assert rig.plan() == Plan(["b", "c"])
+
+
+def test_nobody_is_displaced_for_a_request_whose_adapter_has_no_place() -> None:
+    rig = Rig(Arrival(), max_loras=1, max_running=2)
+    rig.running("a1", priority=9, lora="a")
+    rig.running("a2", priority=9, lora="a")
+    rig.arrive("b", priority=0, lora="b")
+    assert rig.plan(seats=0) == Plan()

@@ -158,9 +158,12 @@ def test_a_follower_comes_after_the_end_of_the_other_and_the_run_says_when() -> 
         request("c", 4, 1, at=1.0, arrival_after="b"),
         request("d", 4, 1, at=1.0, cancel_at_s=1.0),
         request("e", 4, 1, arrival_after="d", gap_s=0.25),
+        request("f", 4, 1, arrival_after="d"),
     )
-    assert [r.arrival_s for r in served.run.workload.requests] == [0.0, 5.5, 6.5, 1.0, 1.25]
-    assert served.of("finished_s") == {"a": 2.0, "b": 6.5, "c": 7.5, "d": 1.0, "e": 3.0}
+    came_s = [r.arrival_s for r in served.run.workload.requests]
+    assert came_s == [0.0, 5.5, 6.5, 1.0, 1.25, 1.0]
+    ends_s = {"a": 2.0, "b": 6.5, "c": 7.5, "d": 1.0, "e": 3.0, "f": 2.0}
+    assert served.of("finished_s") == ends_s
 
 
 @pytest.mark.parametrize(
