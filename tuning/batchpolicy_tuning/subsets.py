@@ -3,7 +3,10 @@
 When swapping the arms of a pair only turns the sign of its difference, as it does when
 the arms differ by chance, the true mean is as likely to fall between any two neighbours
 among the means of a balanced family of subsets of the pairs. The levels are then exact,
-however heavy the tails are and for any number of pairs.
+however heavy the tails are and for any number of pairs. An interval holds just what a
+test of Student's t against the same differences with signs turned does not reject: under
+the mean it tests, sums of squares do not change with the signs, so that t rises with the
+mean alone, and it reaches the observed one where the mean of the turned pairs lies below.
 
 References
 ----------

@@ -48,6 +48,31 @@ def test_of_very_many_pairs_each_still_has_a_column_of_its_own(n: int) -> None:
     assert len(columns) == n
 
 
+def _rejected(values: list[float], mean: float) -> bool:
+    """Whether ``mean`` falls to the test of Student's t under all turns of sign, at 5%."""
+    signs = np.array(list(product((1.0, -1.0), repeat=len(values))))
+    turned = signs * (np.array(values) - mean)
+    error = turned.std(axis=1, ddof=1) / np.sqrt(len(values))
+    t = turned.mean(axis=1) / np.maximum(error, 1e-300)
+    # The first row turns nothing.
+    above = (t >= t[0] - 1e-9 * abs(t[0])).mean()
+    below = (t <= t[0] + 1e-9 * abs(t[0])).mean()
+    return bool(min(above, below) <= 0.025)
+
+
+@settings(deadline=None)
+@given(numbers)
+def test_the_interval_holds_what_a_studentised_test_of_paired_differences_does_not_reject(
+    values: list[float],
+) -> None:
+    low, high = (float(end) for end in mean_interval(np.array(values), 0.95))
+    # Means of subsets are at least 1/72 apart.
+    assert not _rejected(values, low + 1e-3) or low == high
+    assert not _rejected(values, high - 1e-3) or low == high
+    assert _rejected(values, low - 1e-3)
+    assert _rejected(values, high + 1e-3)
+
+
 @settings(deadline=None)
 @given(numbers)
 def test_the_interval_leaves_out_the_same_number_of_subset_means_at_either_end(
