@@ -55,8 +55,13 @@ def vllm_config(limits: EngineLimits) -> Any:
             enable_lora=limits.max_loras is not None,
             max_loras=limits.max_loras or 1,
         ).create_engine_config()
+    scheduler = config.scheduler_config
     # The platform decides by its own executor, which is not used here.
-    config.scheduler_config.async_scheduling = limits.async_scheduling
+    scheduler.async_scheduling = limits.async_scheduling
+    # Said afterwards, as vLLM wants a step then to hold the longest text of the model.
+    scheduler.enable_chunked_prefill = limits.chunked_prefill
+    if limits.watermark:
+        scheduler.watermark = limits.watermark
     # One more for the null block, which no request can hold.
     config.cache_config.num_gpu_blocks = limits.kv_blocks + 1
     return config

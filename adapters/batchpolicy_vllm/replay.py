@@ -68,6 +68,7 @@ class VllmReplay(Engine):
         max_steps: int = 10_000_000,
         observer: Observer | None = None,
     ) -> Run:
+        _refuse_limits_that_it_lacks(limits)
         self._refuse_what_it_cannot_do(workload)
         _refuse_what_cannot_fit(workload, limits)
         _refuse_loras_without_limit(workload, limits)
@@ -104,6 +105,19 @@ class VllmReplay(Engine):
                 f"workload {workload.name!r}: requests have {' and '.join(fields)}, which the "
                 "replay on vLLM does not honour yet; leave it out."
             )
+
+
+def _refuse_limits_that_it_lacks(limits: EngineLimits) -> None:
+    lacking = {
+        "max_waiting": limits.max_waiting is not None,
+        "encoder_cache_tokens": limits.encoder_cache_tokens is not None,
+        "watermark": limits.watermark > 0.0 and not seams.has_watermark(),
+    }
+    found = " and ".join(name for name, asked in lacking.items() if asked)
+    if found:
+        raise WorkloadError(
+            f"the replay on vLLM {seams.vllm_version} keeps no limit {found}; leave it out."
+        )
 
 
 def _refuse_loras_without_limit(workload: Workload, limits: EngineLimits) -> None:

@@ -14,6 +14,7 @@ from batchpolicy_vllm.seams.kv_probe import KvProbe
 from batchpolicy_vllm.seams.limits import (
     free_blocks,
     free_seats,
+    has_watermark,
     keep_limits,
     max_loras,
     max_running,
@@ -97,6 +98,7 @@ __all__ = [
     "free_seats",
     "get_request_block_hasher",
     "goes_on",
+    "has_watermark",
     "holding",
     "how_ended",
     "init_none_hash",

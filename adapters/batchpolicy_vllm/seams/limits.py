@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchpolicy.policy import Limits
+from batchpolicy_vllm.seams.names import SchedulerConfig
 
 _OUR_LIMIT = "_batchpolicy_max_running"
 
@@ -57,6 +58,11 @@ def max_loras(scheduler: Any) -> int | None:
 def total_blocks(scheduler: Any) -> int:
     """KV blocks that requests can hold: all but the null block."""
     return int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks) - 1
+
+
+def has_watermark() -> bool:
+    """Whether the engine can be told to keep free blocks for running requests."""
+    return "watermark" in SchedulerConfig.__dataclass_fields__
 
 
 def watermark_blocks(scheduler: Any) -> int:

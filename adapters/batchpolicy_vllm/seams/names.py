@@ -9,6 +9,7 @@ SUPPORTED = "0.20 to 0.33"
 try:
     from vllm import SamplingParams
     from vllm import __version__ as vllm_version
+    from vllm.config import SchedulerConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.lora.request import LoRARequest
     from vllm.utils.hashing import sha256
@@ -53,6 +54,7 @@ __all__ = [
     "RequestStatus",
     "SamplingParams",
     "Scheduler",
+    "SchedulerConfig",
     "SchedulingPolicy",
     "StructuredOutputManager",
     "create_request_queue",

@@ -16,6 +16,7 @@ from batchpolicy.engine import EngineLimits, StepRecord
 from batchpolicy.errors import WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.workload import Workload, WorkloadRequest
+from batchpolicy_vllm import seams
 from batchpolicy_vllm.replay import VllmReplay
 from tests.support.vllm_replays import (
     BENEFIT,
@@ -192,6 +193,34 @@ def test_requests_that_can_never_run_are_named_before_anything_is_served(
     assert "'large': 90 prompt + 50 output" in said
     assert "'long': 8 prompt + 150 output" in said
     assert "small" not in said
+
+
+def test_limits_that_vllm_does_not_keep_are_refused_by_name() -> None:
+    limits = replace(TIGHT, max_waiting=4, encoder_cache_tokens=100)
+    with pytest.raises(WorkloadError, match="no limit max_waiting and encoder_cache_tokens"):
+        VllmReplay().replay(Workload("w", (one("a", 10, 5),)), None, limits, COST)
+
+
+def test_a_whole_prompt_or_none_of_it_is_computed_without_chunked_prefill() -> None:
+    # Two prompts of 40 tokens do not fit into one step of 64.
+    limits = replace(
+        TIGHT, chunked_prefill=False, kv_blocks=100, max_num_batched_tokens=64, max_model_len=64
+    )
+    seen: list[dict[str, int]] = []
+    workload = Workload("w", (one("a", 40, 2), one("b", 40, 2)))
+    VllmReplay().replay(
+        workload, None, limits, COST, observer=lambda step: seen.append(dict(step.tokens))
+    )
+    assert seen[:2] == [{"a": 40}, {"a": 1, "b": 40}]
+
+
+@pytest.mark.skipif(not seams.has_watermark(), reason="this vLLM has no watermark")
+def test_a_watermark_keeps_blocks_from_who_wants_to_start() -> None:
+    # Of 8 blocks half are kept: a takes 2 of the others, so that b's 3 are too many.
+    limits = replace(TIGHT, watermark=0.5, kv_blocks=8, kv_block_tokens=16, max_num_seqs=4)
+    workload = Workload("w", (one("a", 30, 20), one("b", 40, 2)))
+    run = VllmReplay().replay(workload, None, limits, COST)
+    assert run.first_scheduled_s[1] >= run.finished_s[0]
 
 
 def test_a_request_that_fills_the_pool_to_the_last_token_is_served() -> None:
