@@ -81,11 +81,19 @@ class Bounds(Component):
 
     max_bypass_s: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 2.0
     """Time for which others may pass a request whose KV does not fit; 0 for never."""
+    max_wait_s: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
+    """Wait after which a request is overdue and goes before all others; inf for no bound."""
+    max_overtakes: PositiveInt | None = None
+    """Later arrivals that may start before a request until it is overdue; none for no bound."""
+    turns: Literal["tenant", "none"] = "tenant"
+    """Whether tenants with overdue requests take turns, or the oldest request goes first."""
 
 
 class Queue(Component):
-    """How long requests may wait."""
+    """How long requests may wait, and how many."""
 
+    max_waiting: Annotated[int, Field(ge=0)] | None = None
+    """Requests that may wait, beside those that can start; the last in rank are refused."""
     ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
     """Longest wait before a first start, for requests that name none; inf for no limit."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from batchpolicy.component import Component
-from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
+from batchpolicy.requests import BoolArray, FloatArray, IndexArray, IntArray, Requests
 from batchpolicy.step_cost import StepCost
 
 Role = Literal["both", "prefill", "decode"]
@@ -64,6 +64,15 @@ class Ranking(NamedTuple):
     admissible: BoolArray | None = None
     refuse: BoolArray | None = None
     """Requests to end now, as refused."""
+
+    def take(self, rows: IndexArray) -> Ranking:
+        """The ranking of some of the rows."""
+        return Ranking(
+            self.benefit[rows],
+            None if self.tier is None else self.tier[rows],
+            None if self.admissible is None else self.admissible[rows],
+            None if self.refuse is None else self.refuse[rows],
+        )
 
 
 class Limits(NamedTuple):

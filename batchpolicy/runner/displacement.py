@@ -8,6 +8,10 @@ import numpy as np
 
 from batchpolicy.requests import FloatArray, IntArray
 
+MAX_VICTIMS_A_STEP = 16
+MAX_DISPLACED_A_REQUEST = 2
+"""Past this, a request is not displaced for a more urgent one any more."""
+
 
 class Room(NamedTuple):
     """Seats, KV blocks and tokens of a step."""

@@ -1,4 +1,4 @@
-"""One plan: whom to offer to the engine, whom to displace for them."""
+"""One plan: whom to offer to the engine, whom to displace for them, whom to refuse."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batchpolicy.policy import Policy, Ranking, Step
+from batchpolicy.policy import Step
 from batchpolicy.requests import BoolArray, IntArray, Requests
+from batchpolicy.runner import adapters
 from batchpolicy.runner.demand import Demand
-from batchpolicy.runner.displacement import Room, just_enough, victim_order
+from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, MAX_VICTIMS_A_STEP, Room
+from batchpolicy.runner.displacer import Displacer
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe
 from batchpolicy.runner.guard import Guard
-from batchpolicy.runner.order import best_first
+from batchpolicy.runner.order import Rows
+from batchpolicy.runner.overdue import Overdue
+from batchpolicy.runner.ranked import Ranked
 from batchpolicy.state import StateArray
 
-MAX_VICTIMS_A_STEP = 16
-MAX_DISPLACED_A_REQUEST = 2
-"""Past this, a request is not displaced for a more urgent one any more."""
 SPARE_ROWS = 16
 """Rows beyond the free seats that are offered, as the engine passes some by."""
 MAX_PROBES = 64
@@ -40,12 +41,13 @@ class Left:
 class Planner:
     """Turns a ranking into a plan; remembers who was displaced and who is being passed."""
 
-    policy: Policy
     engine: EngineFacts
     guard: Guard
     counters: Counter[str]
     probe: Probe | None
     max_bypass_s: float
+    overdue: Overdue
+    max_waiting: int | None
     chunk: int | None = None
     """Most prompt tokens of one request in one step, where that is limited."""
     displaced: StateArray = field(default_factory=StateArray)
@@ -57,6 +59,19 @@ class Planner:
         """A slot has a new owner."""
         self.displaced.put(slot, 0.0)
         self.held_since_s.pop(slot, None)
+        self.overdue.arrived(slot)
+
+    def admitted(self, slots: list[int]) -> None:
+        """Rows have taken a seat."""
+        for slot in slots if self.overdue.bounded else ():
+            if self.overdue.admitted(slot):
+                # Displaced once more at most.
+                times = max(self.displaced.at(slot), MAX_DISPLACED_A_REQUEST - 1.0)
+                self.displaced.put(slot, times)
+
+    def is_full(self, waiting: int) -> bool:
+        """More wait than may, unless some of them can start."""
+        return self.max_waiting is not None and waiting > self.max_waiting
 
     def wants_room(self, waiting: Requests, running: Requests, now_s: float) -> bool:
         """Some waiting row presses, and some running row of a worse class may be displaced."""
@@ -68,12 +83,15 @@ class Planner:
 
     def offer(self, waiting: Requests, step: Step, left: Left) -> Plan:
         """Offer the best waiting rows, whatever runs staying where it is."""
-        best, refuse = self._best(waiting, step, step.window)
+        ranked, refuse = self._ranked(waiting, step)
+        best = ranked.waiting.take(self._order(ranked, step, step.window))
         if int(best.need_kv_blocks.sum()) <= left.blocks:
             # The engine takes them in this order, and stops at its seats and tokens.
             self._placed(best.slot)
-            return Plan(best.request_id, refuse=refuse)
-        return self._fill(best, step, left, None)._replace(refuse=refuse)
+            plan, starting = Plan(best.request_id), self._starting(best, left)
+        else:
+            plan, starting = self._fill(best, step, left, None)
+        return _with_refused(plan, refuse + self._beyond(ranked, starting))
 
     def displace(
         self, waiting: Requests, running: Requests, step: Step, demand: Demand, left: Left
@@ -83,12 +101,15 @@ class Planner:
         ``left`` is what running rows leave when each gets all of its ``demand``; below
         0 where that is more than there is.
         """
-        best, refuse = self._best(waiting, step, step.window + MAX_VICTIMS_A_STEP)
-        room = _Displacer(self, running, demand, step)
-        return self._fill(best, step, left, room)._replace(refuse=refuse)
+        ranked, refuse = self._ranked(waiting, step)
+        best = ranked.waiting.take(self._order(ranked, step, step.window + MAX_VICTIMS_A_STEP))
+        plan, starting = self._fill(best, step, left, self._displacer(running, demand, step))
+        return _with_refused(plan, refuse + self._beyond(ranked, starting))
 
-    def _fill(self, best: Requests, step: Step, left: Left, room: _Displacer | None) -> Plan:
-        """Plan row by row what fits; a row short of blocks may be passed for a time."""
+    def _fill(
+        self, best: Requests, step: Step, left: Left, room: Displacer | None
+    ) -> tuple[Plan, IntArray]:
+        """Plan row by row what fits, and its slots; a row short of blocks may be passed."""
         planned: list[int] = []
         held: list[int] = []
         closed = False
@@ -121,12 +142,14 @@ class Planner:
         self._placed(slots[planned])
         ids = best.request_id
         # The engine knows better what fits, so rows held here are still offered, last.
-        return Plan([ids[place] for place in planned + held], room.victims if room else [])
+        admit = [ids[place] for place in planned + held]
+        return Plan(admit, room.victims if room else []), slots[planned]
 
     def _may_be_passed(self, slots: IntArray, place: int, step: Step) -> bool:
         """A row whose KV does not fit lets others pass until its patience is over."""
-        since_s = self.held_since_s.setdefault(int(slots[place]), step.now_s)
-        return step.now_s - since_s < self.max_bypass_s
+        slot = int(slots[place])
+        since_s = self.held_since_s.setdefault(slot, step.now_s)
+        return not self.overdue.is_chosen(slot) and step.now_s - since_s < self.max_bypass_s
 
     def _placed(self, slots: IntArray) -> None:
         """Rows that were passed, or might have been, have a place in the plan."""
@@ -135,52 +158,73 @@ class Planner:
 
     def relieve(self, running: Requests, step: Step, demand: Demand, short: int) -> Plan:
         """Running rows will need ``short`` blocks too many: displace the least urgent."""
-        room = _Displacer(self, running, demand, step)
+        room = self._displacer(running, demand, step)
         room.relieve(Room(0, short, 0))
         return Plan([], room.victims, reorder=True)
 
-    def _best(
-        self, waiting: Requests, step: Step, window: int
-    ) -> tuple[Requests, list[tuple[str, str]]]:
-        """The ``window`` rows that the policy ranks first, in its order, and those it refuses."""
+    def _displacer(self, running: Requests, demand: Demand, step: Step) -> Displacer:
+        return Displacer(
+            running, demand, step, self.guard, self.probe, self.displaced, self.counters
+        )
+
+    def _ranked(self, waiting: Requests, step: Step) -> tuple[Ranked, list[tuple[str, str]]]:
+        """The waiting rows with the policy's ranking, and those that it refuses."""
         ranking = self.guard.rank(waiting, step)
         refuse: list[tuple[str, str]] = []
         if ranking.refuse is not None and ranking.refuse.any():
             refuse = [(i, REFUSED) for i in waiting.take(ranking.refuse).request_id]
             kept = np.flatnonzero(~ranking.refuse)
-            waiting = waiting.take(kept)
-            ranking = Ranking(
-                ranking.benefit[kept],
-                None if ranking.tier is None else ranking.tier[kept],
-                None if ranking.admissible is None else ranking.admissible[kept],
-            )
-        if self.engine.max_loras is not None:
-            placed = _has_place(waiting.lora, step.running.lora, self.engine.max_loras)
-            if not placed.all():
-                open_ = placed if ranking.admissible is None else placed & ranking.admissible
-                ranking = ranking._replace(admissible=open_)
-        if not len(waiting):
-            return waiting, refuse
-        return waiting.take(self._candidates(waiting, ranking, step, window)), refuse
+            waiting, ranking = waiting.take(kept), ranking.take(kept)
+        return Ranked(waiting, ranking, ranking.admissible), refuse
 
-    def _candidates(
-        self, waiting: Requests, ranking: Ranking, step: Step, window: int
-    ) -> IntArray:
-        benefit, tier, admissible, _ = ranking
-        if admissible is None:
-            return best_first(benefit, tier, waiting.seq, window)
-        open_rows = np.flatnonzero(admissible)
-        if not len(open_rows) and not len(step.running):
+    def _order(self, ranked: Ranked, step: Step, window: int) -> Rows:
+        """The ``window`` rows to plan, in order: overdue ones, then the best."""
+        waiting = ranked.waiting
+        if not len(waiting):
+            return np.empty(0, dtype=np.intp)
+        late = self.overdue.rows(waiting, step.now_s) if self.overdue.bounded else None
+        if late is not None and not late.any():
+            late = None
+        if self.engine.max_loras is not None:
+            placed = self._placed_adapters(waiting, step.running, self.engine.max_loras, late)
+            ranked = ranked.only(placed)
+            late = None if late is None else late & placed
+        if late is not None:
+            return self.overdue.order(waiting, late, ranked.best, window)
+        if ranked.open is not None and not ranked.open.any() and not len(step.running):
             # All held and nothing running: without a step, nothing would ever change.
             self.counters["forced"] += 1
             return np.array([int(waiting.seq.argmin())])
-        best = best_first(
-            benefit[open_rows],
-            None if tier is None else tier[open_rows],
-            waiting.seq[open_rows],
-            window,
-        )
-        return open_rows[best]
+        return ranked.best(None, window)
+
+    @staticmethod
+    def _placed_adapters(
+        waiting: Requests, running: Requests, most: int, late: BoolArray | None
+    ) -> BoolArray:
+        placed = adapters.has_place(waiting.lora, running.lora, most)
+        if late is not None and (late & ~placed).any():
+            placed &= adapters.to_make_place(waiting.lora, running.lora)
+        return placed
+
+    def _starting(self, best: Requests, left: Left) -> IntArray:
+        """Slots of the rows that seats and tokens are left for."""
+        if self.max_waiting is None:
+            return best.slot[:0]
+        prefill = best.prefill_tokens
+        if self.chunk is not None:
+            prefill = np.minimum(prefill, self.chunk)
+        before = np.cumsum(prefill) - prefill
+        fit = int(np.searchsorted(before, left.tokens))
+        return best.slot[: max(min(left.seats, fit), 0)]
+
+    def _beyond(self, ranked: Ranked, starting: IntArray) -> list[tuple[str, str]]:
+        """Rows that are too many to wait: the last in rank that never started."""
+        waiting, most = ranked.waiting, self.max_waiting
+        if most is None or len(waiting) - len(starting) <= most:
+            return []
+        stays = ~np.isnan(waiting.first_scheduled_s) | np.isin(waiting.slot, starting)
+        rows = ranked.worst(~stays, len(waiting) - len(starting) - most)
+        return [(i, f"refused: {most} may wait") for i in waiting.take(rows).request_id]
 
     def _probed_blocks(self, best: Requests, place: int, blocks: int) -> int:
         if self.probe is None:
@@ -188,15 +232,11 @@ class Planner:
         return int(self.probe.prefix([best.request_id[place]])[1][0])
 
 
-def _has_place(waiting: IntArray, running: IntArray, most: int) -> BoolArray:
-    """Rows whose LoRA adapter runs, or may start to; codes of adapters, -1 for none.
-
-    The others would only fill the window, as the engine passes them by.
-    """
-    here = np.unique(running[running >= 0])
-    if len(here) < most:
-        return np.ones(len(waiting), dtype=np.bool_)
-    return (waiting < 0) | np.isin(waiting, here)
+def _with_refused(plan: Plan, refuse: list[tuple[str, str]]) -> Plan:
+    if not refuse:
+        return plan
+    gone = {i for i, _ in refuse}
+    return plan._replace(admit=[i for i in plan.admit if i not in gone], refuse=refuse)
 
 
 def _pressing(waiting: Requests, now_s: float) -> BoolArray:
@@ -208,97 +248,3 @@ def _pressing(waiting: Requests, now_s: float) -> BoolArray:
     patient = np.isfinite(target_s) & np.isnan(waiting.first_token_s)
     waited_s = now_s - waiting.arrival_s
     return ~patient | (waited_s >= PATIENCE_FRAC * target_s)
-
-
-class _Displacer:
-    """The victims of one plan, ordered when the first is sought."""
-
-    def __init__(self, planner: Planner, running: Requests, demand: Demand, step: Step) -> None:
-        self._planner = planner
-        self._running = running
-        self._demand = demand
-        self._step = step
-        self._order: list[int] = []
-        """Rows that may go, the first to go in front, hence worse classes before better ones."""
-        self._frees: list[Room] = []
-        self._prepared = self._probed = False
-        self.victims: list[str] = []
-
-    def make_room(self, priority: int, need: Room) -> Room | None:
-        """Displace just enough rows of classes worse than ``priority``, or nobody."""
-        if not self._prepared:
-            self._prepare()
-        if need.blocks > 0:
-            self._probe()
-        classes = self._running.priority
-        worse = 0
-        while worse < len(self._order) and classes[self._order[worse]] > priority:
-            worse += 1
-        chosen = just_enough(self._frees[:worse], need) if worse else None
-        # Nobody to displace: the row is held by another in front of it, and must wait with it.
-        if not chosen or len(chosen) > MAX_VICTIMS_A_STEP - len(self.victims):
-            return None
-        if not self._can_be_freed(chosen):
-            self._probe()
-            return self.make_room(priority, need)
-        slots = self._running.slot[[self._order[place] for place in chosen]]
-        self._planner.displaced.add(slots, 1.0)
-        self._planner.counters["displaced"] += len(chosen)
-        return self._take(chosen)
-
-    def relieve(self, need: Room) -> None:
-        """Displace just enough rows of any class; one always stays, or nothing gets done."""
-        self._prepare(bounded=False)
-        self._probe()
-        chosen = just_enough(self._frees[: len(self._running) - 1], need)
-        self._take(chosen or [])
-
-    def _take(self, chosen: list[int]) -> Room:
-        freed = [self._frees[place] for place in chosen]
-        ids = self._running.request_id
-        for place in sorted(chosen, reverse=True):
-            self.victims.append(ids[self._order.pop(place)])
-            del self._frees[place]
-        return Room(
-            seats=sum(room.seats for room in freed),
-            blocks=sum(room.blocks for room in freed),
-            tokens=sum(room.tokens for room in freed),
-        )
-
-    def _prepare(self, *, bounded: bool = True) -> None:
-        """Order the rows; ``bounded`` leaves out those that were displaced often enough."""
-        self._prepared = True
-        running, planner = self._running, self._planner
-        tier, keep = planner.guard.keep(running, self._step)
-        order = victim_order(running.priority, tier, keep, running.seq)
-        may_go = np.isfinite(keep)
-        if bounded:
-            may_go &= planner.displaced[running.slot] < MAX_DISPLACED_A_REQUEST
-        rows: list[int] = order[may_go[order]].tolist()
-        self._order = rows[: 4 * MAX_VICTIMS_A_STEP]
-        self._measure(running.kv_blocks)
-
-    def _probe(self) -> None:
-        """Learn exactly what each row holds; until then, what it has computed must do."""
-        if self._probed or self._planner.probe is None:
-            return
-        self._probed = True
-        held = self._running.kv_blocks.copy()
-        ids = self._running.request_id
-        held[self._order] = self._planner.probe.held([ids[row] for row in self._order])
-        self._order = [row for row in self._order if held[row] >= 0]
-        self._measure(held)
-
-    def _can_be_freed(self, chosen: list[int]) -> bool:
-        if self._probed or self._planner.probe is None:
-            return True
-        ids = self._running.request_id
-        held = self._planner.probe.held([ids[self._order[place]] for place in chosen])
-        return bool((held >= 0).all())
-
-    def _measure(self, held: IntArray) -> None:
-        # A victim also gives back the tokens and blocks that it would take in this step.
-        self._frees = [
-            Room(1, int(held[row] + self._demand.blocks[row]), int(self._demand.tokens[row]))
-            for row in self._order
-        ]

@@ -18,6 +18,7 @@ from batchpolicy.runner.ends import Ends
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
+from batchpolicy.runner.overdue import Overdue
 from batchpolicy.runner.planner import SPARE_ROWS, Left, Planner
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,13 @@ class PolicyRunner:
         self._ledger = Ledger(self.policy, engine)
         self._ends = Ends(engine, queue.ttl_s)
         self._planner = Planner(
-            self.policy, engine, self._guard, self.counters, probe, bounds.max_bypass_s
+            engine,
+            self._guard,
+            self.counters,
+            probe,
+            bounds.max_bypass_s,
+            Overdue(bounds),
+            queue.max_waiting,
         )
         self._ceilings = Limits(
             engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
@@ -144,7 +151,8 @@ class PolicyRunner:
         tight = free_kv_blocks < most
         crowded = ledger.batch.mid_prefill > 0
         watched = displace or (self._displace and (tight or crowded))
-        if not (watched or (len(waiting) and free_seats > 0)):
+        full = self._planner.is_full(len(waiting))
+        if not (watched or full or (len(waiting) and free_seats > 0)):
             self._rest(running, waiting, free_kv_blocks, free_seats)
             return _NOTHING
         ledger.batch.settle()
@@ -155,7 +163,7 @@ class PolicyRunner:
             step = self._step(running, waiting, free_seats, max(budget, 0), max(blocks, 0))
             self._deliver(step)
             left = Left(free_seats, blocks, budget)
-            return self._planner.offer(waiting, step, left) if budget > 0 else _NOTHING
+            return self._planner.offer(waiting, step, left) if budget > 0 or full else _NOTHING
         needs = self._demand(running, ceiling)
         budget = ceiling - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -165,7 +173,7 @@ class PolicyRunner:
         if short > 0 and self._displace:
             return self._planner.relieve(running, step, needs, short)
         crowded = self._displace and crowded and needs.wanted > ceiling
-        if not len(waiting) or not (displace or (free_seats > 0 and budget > 0)):
+        if not len(waiting) or not (displace or full or (free_seats > 0 and budget > 0)):
             return Plan(reorder=crowded)
         if not displace:
             left = Left(free_seats, blocks, budget)
@@ -203,6 +211,7 @@ class PolicyRunner:
         if preempted:
             self.preempted(preempted)
         if admitted:
+            self._planner.admitted(self._ledger.slots_of(admitted).tolist())
             self.counters["admitted"] += self._ledger.admitted(admitted)
         self._ledger.batch.scheduled(tokens)
 
@@ -219,8 +228,9 @@ class PolicyRunner:
         # The hook must still see what is lost.
         running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
         self._deliver(self._step(running, waiting, 0, 0, 0))
-        for request_id in lost:
+        for request_id, slot in lost.items():
             ledger.preempted(request_id)
+            self._planner.overdue.preempted(slot, ledger.now_s)
         self.counters["preempted"] += len(lost)
 
     def produced(

@@ -17,7 +17,7 @@ from batchpolicy.policies.fcfs import FCFS
 from batchpolicy.policies.priority import Priority
 from batchpolicy.policy import Policy, Step, Work
 from batchpolicy.requests import FloatArray, Requests
-from batchpolicy.runner.planner import MAX_DISPLACED_A_REQUEST
+from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST
 from batchpolicy.terms import Fairness
 from tests.support.mini_engine import Job, MiniEngine
 from tests.support.policies import Arrival, Patched, Shortest

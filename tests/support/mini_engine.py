@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batchpolicy.config import Bounds, Preempt
+from batchpolicy.config import Bounds, Preempt, Queue
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
@@ -100,6 +100,8 @@ class MiniEngine:
         strict: bool = True,
         steadily: bool = True,
         max_bypass_s: float = 0.0,
+        bounds: Bounds | None = None,
+        queue: Queue | None = None,
     ) -> None:
         self.seats, self.budget, self.blocks = seats, budget, blocks
         self.block_tokens, self.chunk = block_tokens, chunk
@@ -113,13 +115,16 @@ class MiniEngine:
         self.waiting: dict[str, Job] = {}
         self.running: list[Job] = []
         self.done: list[Job] = []
+        self.refused: list[Job] = []
         self.flight: deque[Result] = deque()
         self.plans: list[Plan] = []
         self.order: list[str] = []
         """Ids in the order of their admissions."""
         self.counts: Counter[str] = Counter()
         self.runner = PolicyRunner(
-            config_of(policy, preempt, bounds=Bounds(max_bypass_s=max_bypass_s)),
+            config_of(
+                policy, preempt, bounds=bounds or Bounds(max_bypass_s=max_bypass_s), queue=queue
+            ),
             EngineFacts(
                 max_running=seats,
                 max_token_budget=budget,
@@ -155,6 +160,8 @@ class MiniEngine:
         )
         self.check_plan(plan)
         self.plans.append(plan)
+        for request_id, _ in plan.refuse:
+            self._refuse(self.waiting.pop(request_id))
         dropped = [self._preempt(self._job(request_id)) for request_id in plan.preempt]
         if plan.reorder:
             self._reorder()
@@ -213,6 +220,11 @@ class MiniEngine:
         job.running = False
         self.done.append(job)
         self.runner.finished(job.id, status)
+
+    def _refuse(self, job: Job) -> None:
+        assert math.isnan(job.first_scheduled_s), "refused although it had started"
+        job.ended = True
+        self.refused.append(job)
 
     def _preempt(self, job: Job) -> Job:
         self.running.remove(job)

@@ -9,7 +9,7 @@ from typing_extensions import override
 from batchpolicy.policy import Step, Tags
 from batchpolicy.requests import IntArray, Requests, Status
 from batchpolicy.runner import Plan
-from batchpolicy.runner.planner import MAX_DISPLACED_A_REQUEST, MAX_VICTIMS_A_STEP
+from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, MAX_VICTIMS_A_STEP
 from tests.support.policies import Arrival, Patched
 from tests.support.rig import Rig
 

@@ -1,0 +1,42 @@
+"""The waiting rows, in the order that the policy gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from batchpolicy.policy import Ranking
+from batchpolicy.requests import BoolArray, Requests
+from batchpolicy.runner.order import Rows, best_first
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Rows of ``waiting`` with their ranking; those that are not ``open`` stay out of a plan."""
+
+    waiting: Requests
+    ranking: Ranking
+    open: BoolArray | None
+
+    def only(self, rows: BoolArray) -> Ranked:
+        """The same with the rows outside of a mask closed."""
+        if rows.all():
+            return self
+        return replace(self, open=rows if self.open is None else self.open & rows)
+
+    def best(self, among: BoolArray | None, k: int) -> Rows:
+        """The ``k`` open rows of a mask that rank first, best first."""
+        mask = among if self.open is None else self.open if among is None else among & self.open
+        benefit, tier, seq = self.ranking.benefit, self.ranking.tier, self.waiting.seq
+        if mask is None:
+            return best_first(benefit, tier, seq, k)
+        rows = np.flatnonzero(mask)
+        return rows[best_first(benefit[rows], None if tier is None else tier[rows], seq[rows], k)]
+
+    def worst(self, among: BoolArray, k: int) -> Rows:
+        """The ``k`` rows of a mask that rank last, the last first."""
+        rows = np.flatnonzero(among)
+        benefit, tier = self.ranking.benefit[rows], self.ranking.tier
+        last = None if tier is None else -tier[rows]
+        return rows[best_first(-benefit, last, -self.waiting.seq[rows], k)]
