@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from batchpolicy.requests import FloatArray, IndexArray
@@ -33,6 +35,14 @@ class StateArray:
         """Add ``amounts``, shape of ``codes`` or one number; repeated codes add up."""
         self._reach(codes)
         np.add.at(self._values, codes, amounts)
+
+    def mapped(
+        self, function: Callable[[FloatArray], FloatArray], codes: IndexArray
+    ) -> FloatArray:
+        """``function`` of the values of the codes; it must be pointwise."""
+        self._reach(codes)
+        found: FloatArray = function(self._values)[codes]
+        return found
 
     def at(self, code: int) -> float:
         """The value of one code."""

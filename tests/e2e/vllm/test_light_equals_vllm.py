@@ -162,9 +162,6 @@ def on_vllm(seed: int, config: PolicyConfig | None) -> tuple[Run, Steps]:
     clock = Clock()
     cls = seams.Scheduler if config is None else scheduler_class(seams.Scheduler, config, clock)
     settings = engine_config(limits)
-    settings.scheduler_config.watermark = limits.watermark
-    # To be said afterwards: vLLM wants a step then to hold the longest text of the model.
-    settings.scheduler_config.enable_chunked_prefill = limits.chunked_prefill
     scheduler = make_scheduler(cls, settings)
     books, steps = Books(workload), Steps()
     Loop(scheduler, books, clock, COST, block_hasher(settings), 0).run(MAX_STEPS, steps)
