@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -9,14 +10,17 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from threading import Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
+
+from typing_extensions import override
 
 from batchpolicy.engine import Engine
 from batchpolicy.errors import BatchPolicyError
 
 _ENDS = (signal.SIGINT, signal.SIGTERM)
+_LOGGER = logging.getLogger("batchpolicy.runner.guard")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -31,6 +35,27 @@ class Task(Protocol[T_co]):
     def __call__(self, engine: Engine, /) -> T_co:
         """Do it."""
         ...
+
+
+class _Flag(Protocol):
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+
+
+class _First(logging.Filter):
+    """Lets one traceback through: a policy that fails does so in every replication."""
+
+    def __init__(self, told: _Flag) -> None:
+        super().__init__()
+        self._told = told
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.exc_info:
+            return True
+        first = not self._told.is_set()
+        self._told.set()
+        return first
 
 
 class Workers:
@@ -52,14 +77,18 @@ class Workers:
         self._processes = processes
         self._engine: Engine | None = None
         self._executor: ProcessPoolExecutor | None = None
+        self._first = _First(Event())
 
     def __enter__(self) -> Self:
-        if self._processes > 1:
+        if self._processes == 1:
+            _LOGGER.addFilter(self._first)
+        else:
+            context = multiprocessing.get_context("spawn")
             self._executor = ProcessPoolExecutor(
                 self._processes,
-                mp_context=multiprocessing.get_context("spawn"),
+                mp_context=context,
                 initializer=_start,
-                initargs=(self._make_engine,),
+                initargs=(self._make_engine, context.Event()),
             )
             # Engines take seconds to import: all begin before the first result is needed.
             for _ in range(self._processes - 1):
@@ -73,6 +102,7 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         if self._executor is None:
+            _LOGGER.removeFilter(self._first)
             return
         if kind is None:
             self._executor.shutdown()
@@ -159,8 +189,9 @@ _make_engine: Callable[[], Engine]
 _engine: Engine | None = None
 
 
-def _start(make_engine: Callable[[], Engine]) -> None:
+def _start(make_engine: Callable[[], Engine], told: _Flag) -> None:
     global _make_engine
+    _LOGGER.addFilter(_First(told))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     Thread(target=_end_with_the_parent, daemon=True).start()
     _make_engine = make_engine

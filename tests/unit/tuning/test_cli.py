@@ -136,7 +136,7 @@ def test_a_table_that_nobody_reads_costs_no_file(
 def test_ctrl_c_ends_everything_with_130_and_writes_nothing(
     tmp_path: Path, jobs: str, engine: str
 ) -> None:
-    done = _in_a_process(tmp_path, jobs, engine)
+    done = _ended_by(engine, jobs, tmp_path / "out.json")
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith("interrupted; nothing was written\n")
@@ -146,16 +146,14 @@ def test_ctrl_c_ends_everything_with_130_and_writes_nothing(
 
 def test_processes_of_a_comparison_that_was_killed_end_by_themselves(tmp_path: Path) -> None:
     # Its output ends only when the last process that could write to it has ended.
-    assert _in_a_process(tmp_path, "2", "KilledEngine").returncode == -signal.SIGKILL
+    killed = _ended_by("KilledEngine", "2", tmp_path / "out.json")
+    assert killed.returncode == -signal.SIGKILL
 
 
-def _in_a_process(tmp_path: Path, jobs: str, engine: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "batchpolicy", "ab", "fcfs", "priority", *SMALL]
-    command += ["--engine", f"{ENGINES}:{engine}", "--jobs", jobs]
-    command += ["--json", str(tmp_path / "out.json")]
+def _in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     roots = os.pathsep.join(str(ROOT / root) for root in (".", "adapters", "tuning"))
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "batchpolicy", "ab", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": roots},
         capture_output=True,
@@ -164,6 +162,11 @@ def _in_a_process(tmp_path: Path, jobs: str, engine: str) -> subprocess.Complete
         # A shell may have told whoever runs the tests to ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+
+
+def _ended_by(engine: str, jobs: str, path: Path) -> subprocess.CompletedProcess[str]:
+    arguments = ["--engine", f"{ENGINES}:{engine}", "--jobs", jobs, "--json", str(path)]
+    return _in_a_process("fcfs", "priority", *SMALL, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -226,3 +229,21 @@ def test_the_state_of_the_queue_is_told_for_each_policy(
     assert "fcfs stable: somebody waits" in light
     assert "fcfs overloaded: somebody waits" in heavy
     assert "priority overloaded: somebody waits" in heavy
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_policy_that_fails_in_every_replication_shows_its_traceback_once(
+    tmp_path: Path, jobs: str
+) -> None:
+    path = tmp_path / "faulty.py"
+    path.write_text(
+        "from batchpolicy import Policy\n\n\n"
+        "class Faulty(Policy):\n"
+        "    def benefit(self, requests, step):\n"
+        "        raise ZeroDivisionError\n"
+    )
+    small = [*SMALL, "--quiet", "--engine", "light", "--jobs", jobs]
+    done = _in_a_process("fcfs", f"{path}:Faulty", *small)
+    assert done.returncode == 0
+    assert done.stderr.count("Traceback") == 1
+    assert "warning: Faulty failed" in done.stdout
