@@ -79,8 +79,8 @@ class Overhead(Bench):
             [*calls, *replays],
             (
                 *engine.scheduler_cost_notes,
-                f"Replays: {slices} times {len(drawn[0].requests)} requests of {source.name} at load "
-                f"{LOAD:g} on {SEATS} seats, {TENANTS} tenants in turn, TTFT target "
+                f"Replays: {slices} times {len(drawn[0].requests)} requests of {source.name} at "
+                f"load {LOAD:g} on {SEATS} seats, {TENANTS} tenants in turn, TTFT target "
                 f"{TTFT_SLO_S:g} s; the arms take turns.",
                 *(
                     [f"{TRACE}.csv.gz is not in data/traces; name it with --workload."]

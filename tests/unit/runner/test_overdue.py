@@ -109,7 +109,7 @@ def test_within_its_tenant_no_later_arrival_overtakes_an_overdue_request() -> No
     assert rig.plan().admit == ["a1", "b1", "a3", "a2"]
 
 
-def test_a_request_that_was_displaced_counts_its_wait_anew_and_once_overdue_goes_once_more() -> None:
+def test_a_displaced_request_counts_its_wait_anew_and_once_overdue_goes_once_more() -> None:
     rig = Rig(Arrival(), parts={"bounds": Bounds(max_wait_s=3.0)}, max_running=1)
     rig.running("victim", priority=5)
     displaced = 0
