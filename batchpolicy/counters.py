@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchpolicy.requests import IntArray, Requests
+from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.state import StateArray
 
 
@@ -49,9 +49,9 @@ class TokenCounters:
                 self.queued.put(tenant, self.queued.at(tenant) - 1.0)
                 self._left_last = tenant
 
-    def charge(self, rows: Requests, tokens: IntArray, price: float) -> None:
-        """Charge the tenant of each row for its tokens, shape ``(n,)``, divided by its weight."""
-        self.served.add(rows.tenant, price * tokens / rows.weight)
+    def charge(self, rows: Requests, tokens: FloatArray) -> None:
+        """Charge the tenant of each row so many weighted tokens, shape ``(n,)``."""
+        self.served.add(rows.tenant, tokens)
 
     def floor(self) -> float:
         """Least counter among the tenants that wait; with none, that of the last to leave."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, NamedTuple, Self
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from typing_extensions import override
 
 from batchpolicy.component import Component
@@ -36,7 +36,38 @@ class StepCost(ABC):
         """Duration of the step in seconds; 0 for an empty one."""
 
 
-class FormulaCost(Component, StepCost):
+class AdjustableCost(Component, StepCost):
+    """A cost that calibration can bring near to a real engine; parameters a file can hold."""
+
+    @abstractmethod
+    def adjusted(self, scale: float, overhead_s: float) -> Self:
+        """The same cost times ``scale``, plus ``overhead_s`` for each step that takes time."""
+
+
+class OutsideCost(AdjustableCost):
+    """A cost whose numbers lie outside: in files, in another package, in a user's code."""
+
+    scale: PositiveFloat = 1.0
+    """What each duration is multiplied by."""
+    overhead_s: NonNegativeFloat = 0.0
+    """What is added to each step that takes time, after that."""
+
+    @abstractmethod
+    def plain(self, shape: StepShape) -> float:
+        """Duration in seconds before ``scale`` and ``overhead_s``."""
+
+    @override
+    def __call__(self, shape: StepShape) -> float:
+        seconds = self.plain(shape)
+        return self.scale * seconds + self.overhead_s if seconds > 0.0 else 0.0
+
+    @override
+    def adjusted(self, scale: float, overhead_s: float) -> Self:
+        changes = {"scale": self.scale * scale, "overhead_s": self.overhead_s * scale + overhead_s}
+        return self.model_copy(update=changes)
+
+
+class FormulaCost(AdjustableCost):
     """Reading the weights or multiplying by them, then attention and the rest, added up.
 
     With ``T`` the prefill and decode tokens of the step,
@@ -45,10 +76,13 @@ class FormulaCost(Component, StepCost):
         + attention_pair_s * attention
         + prefill_context_token_s * prefill_context
         + decode_context_token_s * decode_context
+        + mixed_context_token_s * decode_context    if the step prefills
         + sequence_s * sequences
 
     where ``k`` is ``sharpness``. No coefficient is negative, so the duration never
     falls when a field of the shape grows. A step without tokens takes no time.
+
+    With the same decodes from step to step it is a straight line in ``decode_context``.
     """
 
     base_s: NonNegativeFloat = 0.0
@@ -65,6 +99,8 @@ class FormulaCost(Component, StepCost):
     """Per cached token that prefills read."""
     decode_context_token_s: NonNegativeFloat = 0.0
     """Per cached token that decodes read."""
+    mixed_context_token_s: NonNegativeFloat = 0.0
+    """Per cached token that decodes read beside a prefill, on top of the price above."""
     sequence_s: NonNegativeFloat = 0.0
     """Per sequence: output layer and sampling."""
 
@@ -87,11 +123,20 @@ class FormulaCost(Component, StepCost):
             # The ratio keeps a sharp maximum from underflowing.
             k = self.sharpness
             more_s *= (1.0 + (less_s / more_s) ** k) ** (1.0 / k)
+        context_token_s = self.decode_context_token_s
+        if prefill_tokens:
+            context_token_s += self.mixed_context_token_s
         return (
             self.base_s
             + more_s
             + self.attention_pair_s * attention
             + self.prefill_context_token_s * prefill_context
-            + self.decode_context_token_s * decode_context
+            + context_token_s * decode_context
             + self.sequence_s * sequences
         )
+
+    @override
+    def adjusted(self, scale: float, overhead_s: float) -> Self:
+        # Every part but the sharpness is a time.
+        changes = {name: value * scale for name, value in self if name != "sharpness"}
+        return self.model_copy(update=changes | {"base_s": self.base_s * scale + overhead_s})

@@ -71,7 +71,11 @@ class PriorityTerm(Term):
 
 
 class Urgency(Term):
-    """How close the next token's target is: 1 when due, halving every ``half_life_s`` before."""
+    """How close the nearest target is: 1 when due, halving every ``half_life_s`` before.
+
+    Targets are those of the next token (TTFT, then TPOT), and the deadline of the whole
+    answer less the time that the output predicted to come takes at the last step's pace.
+    """
 
     weight: Annotated[NonNegativeFloat, Tune(0.01, 10.0, log=True)] = 2.0
     """What a request that is due is worth."""
@@ -80,9 +84,21 @@ class Urgency(Term):
 
     @override
     def score(self, requests: Requests, step: Step) -> FloatArray:
-        score = np.minimum(step.now_s - requests.next_token_due_s, 0.0)
+        due_s = np.minimum(requests.next_token_due_s, _last_start_s(requests, step))
+        score = np.minimum(step.now_s - due_s, 0.0)
         score /= self.half_life_s
         return np.exp2(score, out=score)
+
+
+def _last_start_s(requests: Requests, step: Step) -> FloatArray:
+    """When the rest of each answer should begin to come, for its deadline."""
+    deadline_s = requests.deadline_s
+    if step.step_s != step.step_s or not np.isfinite(deadline_s).any():
+        return deadline_s
+    to_come = requests.predicted_output_tokens - requests.output_tokens
+    # Without a prediction nobody knows; max_tokens is a ceiling that few answers reach.
+    to_come = np.where(np.isnan(to_come), 0.0, np.maximum(to_come, 0.0))
+    return deadline_s - to_come * step.step_s
 
 
 class Fairness(Scorer):
@@ -123,15 +139,22 @@ class Fairness(Scorer):
 
     @override
     def on_admitted(self, rows: Requests, step: Step) -> None:
-        counters = self._counters
-        counters.left(rows)
-        # Who was preempted has paid for its prompt already.
-        tokens = np.where(rows.preemptions == 0, rows.prompt_tokens, 0)
-        counters.charge(rows, tokens, self.prompt_weight)
+        self._counters.left(rows)
+        self._counters.charge(rows, self.price_of_admission(rows))
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        self._counters.charge(rows, work.output_tokens, self.output_weight)
+        self._counters.charge(rows, self.output_weight * work.output_tokens / rows.weight)
+
+    def served(self, requests: Requests) -> FloatArray:
+        """Counter of each request's tenant, shape ``(n,)``, in weighted tokens."""
+        return self._counters.served[requests.tenant]
+
+    def price_of_admission(self, rows: Requests) -> FloatArray:
+        """What each row's tenant is charged when it starts, shape ``(n,)``."""
+        # Who was preempted has paid for its prompt already.
+        tokens = np.where(rows.preemptions == 0, rows.prompt_tokens, 0)
+        return self.prompt_weight * tokens / rows.weight
 
     @override
     def on_preempted(self, rows: Requests, step: Step) -> None:

@@ -61,6 +61,29 @@ def test_urgency_of_a_running_request_follows_its_mean_time_per_token() -> None:
     assert Urgency(half_life_s=1.0).score(table.view(), STEP).tolist() == [1.0, 0.5]
 
 
+def test_urgency_knows_the_deadline_of_the_answer_and_what_is_predicted_to_come() -> None:
+    table = RequestTable()
+    table.add("target first", ttft_slo_s=1.0, arrival_s=100.0, deadline_s=109.0)
+    table.add("deadline first", ttft_slo_s=9.0, arrival_s=100.0, deadline_s=102.0)
+    # 20 of 30 tokens are to come, at 50 ms each.
+    predicted = {"predicted_output_tokens": 30.0, "output_tokens": 10}
+    table.add("predicted", deadline_s=102.0, **predicted)
+    table.add(
+        "over the prediction", deadline_s=102.0, predicted_output_tokens=5.0, output_tokens=9
+    )
+    step = make_step(now_s=100.0, step_s=0.05)
+    score = Urgency(half_life_s=1.0).score(table.view(), step)
+    assert score.tolist() == [0.5, 0.25, 0.5, 0.25]
+    # Nothing was measured yet.
+    unknown = make_step(now_s=100.0, step_s=float("nan"))
+    assert Urgency(half_life_s=1.0).score(table.view(), unknown).tolist() == [
+        0.5,
+        0.25,
+        0.25,
+        0.25,
+    ]
+
+
 class Books:
     """Fairness by hand: tells the term what happens, one event or several at a time."""
 

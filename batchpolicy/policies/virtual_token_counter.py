@@ -1,0 +1,72 @@
+"""Virtual token counters alone: the tenant served least comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from batchpolicy.picking import turns
+from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
+from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.terms import Fairness
+
+
+class VirtualTokenCounter(Policy):
+    """Serve the tenant whose weighted counter is least; within a tenant in order of arrival.
+
+    The counter is that of the ``fairness`` term of ``benefit``: prompts are charged at
+    admission, output as it comes, and a tenant that was idle is lifted. A tenant is
+    charged for each of its requests that would start in the same step, so that many
+    free seats do not all go to one.
+
+    References
+    ----------
+    Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.
+    """
+
+    tags: ClassVar[Tags] = Tags()
+
+    fairness: Fairness = Field(default_factory=Fairness)
+    """Weights of the tenants, and prices of prompt and output tokens."""
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -self.fairness.served(requests)
+
+    @override
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return turns(
+            Ranking(np.zeros(len(waiting))),
+            waiting.tenant,
+            self.fairness.served(waiting),
+            self.fairness.price_of_admission(waiting),
+            step,
+        )
+
+    @override
+    def tenant_weights(self) -> Mapping[str, float]:
+        return self.fairness.weights
+
+    @override
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        self.fairness.on_arrived(rows, step)
+
+    @override
+    def on_admitted(self, rows: Requests, step: Step) -> None:
+        self.fairness.on_admitted(rows, step)
+
+    @override
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self.fairness.on_computed(rows, work, step)
+
+    @override
+    def on_preempted(self, rows: Requests, step: Step) -> None:
+        self.fairness.on_preempted(rows, step)
+
+    @override
+    def on_finished(self, rows: Requests, step: Step) -> None:
+        self.fairness.on_finished(rows, step)

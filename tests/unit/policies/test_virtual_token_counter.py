@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchpolicy.policies.virtual_token_counter import VirtualTokenCounter
+from batchpolicy.terms import Fairness
+from tests.support.mini_engine import Job, MiniEngine
+from tests.support.rig import Rig
+
+
+def test_tenants_with_equal_counters_alternate_within_one_step() -> None:
+    rig = Rig(VirtualTokenCounter())
+    rig.arrive("a1", "a2", "a3", tenant="a")
+    rig.arrive("b1", "b2", tenant="b")
+    assert rig.plan().admit == ["a1", "b1", "a2", "b2", "a3"]
+
+
+def test_a_tenant_that_was_served_more_waits_until_the_other_has_caught_up() -> None:
+    rig = Rig(VirtualTokenCounter())
+    rig.arrive("a1", tenant="a", prompt=30)
+    rig.arrive("b1", "b2", "b3", "b4", tenant="b")
+    rig.plan()
+    rig.start("a1", tokens=30)
+    rig.arrive("a2", tenant="a")
+    # 30 tokens of prompt and an output token for 2 against four prompts of 10.
+    assert rig.plan().admit == ["b1", "b2", "b3", "b4", "a2"]
+
+
+def test_a_tenant_of_twice_the_weight_gets_twice_as_many_turns() -> None:
+    rig = Rig(VirtualTokenCounter(fairness=Fairness(weights={"gold": 2.0})))
+    rig.arrive("g1", "g2", "g3", "g4", tenant="gold")
+    rig.arrive("f1", "f2", tenant="free")
+    assert rig.plan().admit == ["g1", "f1", "g2", "g3", "f2", "g4"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size=6, max_size=20),
+    st.integers(1, 4),
+)
+@settings(max_examples=100, deadline=None)
+def test_counters_of_backlogged_tenants_stay_within_the_bound(
+    sizes: list[tuple[int, int]], seats: int
+) -> None:
+    policy = VirtualTokenCounter()
+    engine = MiniEngine(policy, seats=seats, budget=200, blocks=1000, preempt="never")
+    engine.coming = [
+        Job(f"r{i}", prompt=prompt, outputs=outputs, tenant="ab"[i % 2])
+        for i, (prompt, outputs) in enumerate(sizes)
+    ]
+    # All that runs may belong to one tenant: M tokens of output, each at twice the price.
+    prompts, outputs = max(p for p, _ in sizes), max(o for _, o in sizes)
+    bound = 2.0 * max(prompts, 2.0 * seats * outputs)
+    codes = np.array([0, 1])
+    while engine.unserved():
+        engine.step()
+        if {job.tenant for job in engine.waiting.values()} == {"a", "b"}:
+            a, b = policy.fairness._counters.served[codes].tolist()
+            assert abs(a - b) <= bound
