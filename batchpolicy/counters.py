@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from batchpolicy.requests import FloatArray, Requests
+import numpy as np
+
+from batchpolicy.requests import FloatArray, IntArray, Requests
 from batchpolicy.state import StateArray
 
 
@@ -17,7 +19,7 @@ class TokenCounters:
     Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.
     """
 
-    __slots__ = ("_left_last", "_waiting", "queued", "served")
+    __slots__ = ("_booked", "_books", "_left_last", "_waiting", "queued", "served")
 
     def __init__(self) -> None:
         self.served = StateArray()
@@ -26,6 +28,10 @@ class TokenCounters:
         """Waiting requests of each tenant."""
         self._waiting: set[int] = set()
         """Slots that ``queued`` counts."""
+        self._booked = StateArray()
+        """Output tokens of each slot that were charged before they came."""
+        self._books = False
+        """Whether any ever were."""
         self._left_last = -1
         """Tenant of the request that left the queue last."""
 
@@ -52,6 +58,28 @@ class TokenCounters:
     def charge(self, rows: Requests, tokens: FloatArray) -> None:
         """Charge the tenant of each row so many weighted tokens, shape ``(n,)``."""
         self.served.add(rows.tenant, tokens)
+
+    def book(self, rows: Requests, tokens: FloatArray) -> None:
+        """So many output tokens of each row, shape ``(n,)``, were charged before they come."""
+        self._books = self._books or bool(tokens.any())
+        if self._books:
+            self._booked[rows.slot] = tokens
+
+    def beyond_booked(self, rows: Requests, tokens: IntArray) -> FloatArray:
+        """Tokens came out, shape ``(n,)``: how many of each row were not charged before."""
+        if not self._books:
+            return tokens.astype(np.float64)
+        left = self._booked[rows.slot] - tokens
+        self._booked[rows.slot] = np.maximum(left, 0.0)
+        return np.maximum(-left, 0.0)
+
+    def unspent(self, rows: Requests) -> FloatArray | None:
+        """Tokens that were charged and will not come, shape ``(n,)``; None if there are none."""
+        if not self._books:
+            return None
+        left = self._booked[rows.slot]
+        self._booked[rows.slot] = 0.0
+        return left
 
     def floor(self) -> float:
         """Least counter among the tenants that wait; with none, that of the last to leave."""

@@ -106,8 +106,8 @@ class Fairness(Scorer):
 
     Its weight is the policy's lambda.
 
-    A tenant is charged for its prompt when a request is admitted and for each
-    output token as it comes out, divided by its weight. A tenant that was idle is
+    A tenant is charged for its prompt when a request is admitted, and for each
+    output token then or as it comes out, divided by its weight. A tenant that was idle is
     lifted to the least counter among those that wait, so that nobody saves up
     credit. Requests without a tenant share one counter. See ``TokenCounters``.
     """
@@ -120,6 +120,9 @@ class Fairness(Scorer):
     """Price of a prompt token."""
     output_weight: PositiveFloat = 2.0
     """Price of an output token."""
+    book: bool = True
+    """Charge the output that is predicted at admission and correct it at the end; without a
+    prediction, and with false, output is charged as it comes."""
 
     _counters: TokenCounters = PrivateAttr(default_factory=TokenCounters)
 
@@ -139,12 +142,17 @@ class Fairness(Scorer):
 
     @override
     def on_admitted(self, rows: Requests, step: Step) -> None:
-        self._counters.left(rows)
-        self._counters.charge(rows, self.price_of_admission(rows))
+        counters = self._counters
+        counters.left(rows)
+        counters.charge(rows, self.price_of_admission(rows))
+        first = rows.take(rows.preemptions == 0)
+        if self.book and len(first):
+            counters.book(first, self._predicted(first))
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        self._counters.charge(rows, self.output_weight * work.output_tokens / rows.weight)
+        tokens = self._counters.beyond_booked(rows, work.output_tokens)
+        self._counters.charge(rows, self.output_weight * tokens / rows.weight)
 
     def served(self, requests: Requests) -> FloatArray:
         """Counter of each request's tenant, shape ``(n,)``, in weighted tokens."""
@@ -152,9 +160,11 @@ class Fairness(Scorer):
 
     def price_of_admission(self, rows: Requests) -> FloatArray:
         """What each row's tenant is charged when it starts, shape ``(n,)``."""
-        # Who was preempted has paid for its prompt already.
-        tokens = np.where(rows.preemptions == 0, rows.prompt_tokens, 0)
-        return self.prompt_weight * tokens / rows.weight
+        price = self.prompt_weight * rows.prompt_tokens
+        if self.book:
+            price = price + self.output_weight * self._predicted(rows)
+        # Who was preempted has paid already.
+        return np.where(rows.preemptions == 0, price / rows.weight, 0.0)
 
     @override
     def on_preempted(self, rows: Requests, step: Step) -> None:
@@ -163,3 +173,11 @@ class Fairness(Scorer):
     @override
     def on_finished(self, rows: Requests, step: Step) -> None:
         self._counters.left(rows)
+        unspent = self._counters.unspent(rows)
+        if unspent is not None:
+            self._counters.charge(rows, -self.output_weight * unspent / rows.weight)
+
+    def _predicted(self, rows: Requests) -> FloatArray:
+        """Output that will be charged at admission; none where nobody predicts."""
+        predicted = np.minimum(rows.predicted_output_tokens, rows.max_tokens)
+        return np.where(predicted > 0.0, predicted, 0.0)

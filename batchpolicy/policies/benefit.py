@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PlainSerializer
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PlainSerializer, PositiveFloat
 from typing_extensions import override
 
-from batchpolicy.policy import Policy, Step, Tags, Work
+from batchpolicy.picking import within
+from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
 from batchpolicy.registry import build_term, dump_term
 from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.terms import Fairness, PriorityTerm, Scorer, Term, Urgency
@@ -26,6 +27,12 @@ class Benefit(Policy):
     and urgency count, and the larger it is, the nearer the order comes to that of
     the virtual token counters. Further terms, installed or from a file, add to the
     sum. Without an ageing term a request can wait for as long as better ones come.
+
+    With ``corridor_tokens`` fairness has a hard form too. The counters of two tenants
+    that both have requests waiting differ by at most that and U, whatever the terms
+    say. U is the largest charge of one request at admission where all output is
+    predicted, and right; else add what the running requests of a tenant may put out
+    beyond their predictions. ``bounds`` go before it: an overdue request starts anyway.
     """
 
     tags: ClassVar[Tags] = Tags(may_starve=True)
@@ -39,6 +46,9 @@ class Benefit(Policy):
         Annotated[Term, BeforeValidator(build_term), PlainSerializer(dump_term)], ...
     ] = ()
     """Further terms: a list of ``{name: ..., weight: ...}``."""
+    corridor_tokens: Annotated[PositiveFloat, Tune(1000.0, 200_000.0, log=True)] | None = None
+    """Most weighted tokens by which a tenant may lead the one served least and still start
+    requests while that one waits; none for fairness by lambda alone."""
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
@@ -48,6 +58,17 @@ class Benefit(Policy):
             if weight:
                 total += np.multiply(weight, term.score(requests, step), out=weighted)
         return total
+
+    @override
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        ranking = super().rank(waiting, step)
+        if self.corridor_tokens is None or not len(waiting):
+            return ranking
+        # Least of those that could start: who is held up outside holds nobody back.
+        served = self.fairness.served(waiting)
+        room = self.corridor_tokens - (served - served.min())
+        charge = self.fairness.price_of_admission(waiting)
+        return ranking._replace(admissible=within(ranking, waiting.tenant, room, charge, step))
 
     @override
     def tenant_weights(self) -> Mapping[str, float]:

@@ -30,7 +30,7 @@ class VirtualTokenCounter(Policy):
 
     tags: ClassVar[Tags] = Tags()
 
-    fairness: Fairness = Field(default_factory=Fairness)
+    fairness: Fairness = Field(default_factory=lambda: Fairness(book=False))
     """Weights of the tenants, and prices of prompt and output tokens."""
 
     @override

@@ -35,6 +35,8 @@ class Job:
     ttft_slo_s: float = math.inf
     tpot_slo_s: float = math.inf
     weight: float = 1.0
+    predicted: float = math.nan
+    """Output tokens that a predictor says."""
     arrives: int = 0
     """Step before which it arrives."""
     blocked_for: int = 0
@@ -67,6 +69,7 @@ class Job:
             priority=self.priority,
             tenant=self.tenant,
             weight=self.weight,
+            predicted_output_tokens=self.predicted,
             ttft_slo_s=self.ttft_slo_s,
             tpot_slo_s=self.tpot_slo_s,
             ready=self.blocked_for == 0,

@@ -143,9 +143,9 @@ kind: Policy
         "p.yaml:1: apiVersion is 'batchpolicy/v2'; expected 'batchpolicy/v1'.",
         "p.yaml:5: policy.lambda is -1; expected a number greater than or equal to 0.",
         "p.yaml:6: unknown key 'policy.lambda_'. Did you mean 'lambda'? "
-        "Known: lambda, priority, urgency, fairness, terms.",
+        "Known: lambda, priority, urgency, fairness, terms, corridor_tokens.",
         "p.yaml:7: unknown key 'policy.urgancy'. Did you mean 'urgency'? "
-        "Known: lambda, priority, urgency, fairness, terms.",
+        "Known: lambda, priority, urgency, fairness, terms, corridor_tokens.",
         "p.yaml:9: unknown key 'policy.urgency.half_life'. Did you mean 'half_life_s'? "
         "Known: weight, half_life_s.",
         "p.yaml:10: policy.urgency.half_life_s is '500mss'; unknown unit 'mss' in '500mss'. "
@@ -331,7 +331,8 @@ def test_the_schema_has_every_policy_with_its_parameters() -> None:
         if "const" in one.get("properties", {}).get("name", {})
     }
     assert {"fcfs", "priority", "benefit"} <= set(own)
-    assert set(own["benefit"]) == {"name", "lambda", "priority", "urgency", "fairness", "terms"}
+    terms = {"lambda", "priority", "urgency", "fairness", "terms"}
+    assert set(own["benefit"]) == {"name", "corridor_tokens", *terms}
     ageing = own["priority"]["ageing_s"]
     assert [one["type"] for one in ageing["anyOf"]] == ["number", "string"]
     assert "worth one level" in ageing["description"]
