@@ -64,6 +64,8 @@ class Overdue:
 
     def rows(self, waiting: Requests, now_s: float) -> BoolArray:
         """Which rows are overdue."""
+        if not self.bounded:
+            return np.zeros(len(waiting), dtype=np.bool_)
         since_s = self._since_s[waiting.slot]
         since_s = np.where(np.isnan(since_s), waiting.arrival_s, since_s)
         late: BoolArray = now_s - since_s >= self._max_wait_s

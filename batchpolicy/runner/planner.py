@@ -182,29 +182,19 @@ class Planner:
         waiting = ranked.waiting
         if not len(waiting):
             return np.empty(0, dtype=np.intp)
-        late = self.overdue.rows(waiting, step.now_s) if self.overdue.bounded else None
-        if late is not None and not late.any():
-            late = None
+        late = self.overdue.rows(waiting, step.now_s)
         if self.engine.max_loras is not None:
-            placed = self._placed_adapters(waiting, step.running, self.engine.max_loras, late)
-            ranked = ranked.only(placed)
-            late = None if late is None else late & placed
-        if late is not None:
+            placed = adapters.has_place(waiting.lora, step.running.lora, self.engine.max_loras)
+            if (late & ~placed).any():
+                placed &= adapters.to_make_place(waiting.lora, step.running.lora)
+            ranked, late = ranked.only(placed), late & placed
+        if late.any():
             return self.overdue.order(waiting, late, ranked.best, window)
         if ranked.open is not None and not ranked.open.any() and not len(step.running):
             # All held and nothing running: without a step, nothing would ever change.
             self.counters["forced"] += 1
             return np.array([int(waiting.seq.argmin())])
         return ranked.best(None, window)
-
-    @staticmethod
-    def _placed_adapters(
-        waiting: Requests, running: Requests, most: int, late: BoolArray | None
-    ) -> BoolArray:
-        placed = adapters.has_place(waiting.lora, running.lora, most)
-        if late is not None and (late & ~placed).any():
-            placed &= adapters.to_make_place(waiting.lora, running.lora)
-        return placed
 
     def _starting(self, best: Requests, left: Left) -> IntArray:
         """Slots of the rows that seats and tokens are left for."""

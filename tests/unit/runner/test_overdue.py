@@ -71,6 +71,23 @@ def test_nobody_passes_an_overdue_request_that_does_not_fit() -> None:
     ]
 
 
+def test_for_an_overdue_request_whose_adapter_has_no_place_one_is_made() -> None:
+    rig = Rig(Arrival(), parts={"bounds": Bounds(max_wait_s=3.0)}, max_loras=2)
+    rig.running("a1", "a2", lora="a")
+    rig.running("b1", lora="b")
+    rig.arrive("c1", lora="c")
+    rig.arrive("a3", lora="a")
+    rig.arrive("b2", lora="b")
+    rig.arrive("none")
+    assert rig.plan().admit == ["a3", "b2", "none"]
+    for _ in range(2):
+        rig.plan()
+    # Nobody joins the adapter that the fewest use; a3 and the others are overdue by now as well.
+    assert rig.plan().admit == ["a3", "none"]
+    rig.runner.finished("b1", 2)  # type: ignore[arg-type]
+    assert rig.plan().admit == ["c1", "a3", "b2", "none"]
+
+
 def test_tenants_with_overdue_requests_take_turns_with_each_other_and_with_the_rest() -> None:
     rig = bounded(Arrival(), turns="tenant")
     rig.arrive("f1", "f2", "f3", tenant="flood")
