@@ -107,6 +107,8 @@ class LimitSettings(Component):
     """Tokens of one step."""
     prefill_chunk: PositiveInt | None = None
     """Most prompt tokens of one request in one step."""
+    long_prompts_give_way: bool = True
+    """Compute less of long prompts in a step in which much shorter ones could start."""
 
 
 class PolicyConfig(BaseModel):

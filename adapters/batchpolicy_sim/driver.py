@@ -38,6 +38,7 @@ class Driver:
                 kv_block_tokens=limits.kv_block_tokens,
                 clock=clock,
                 max_prefill_chunk=limits.long_prefill_token_threshold or None,
+                chunks=limits.chunked_prefill,
                 max_loras=limits.max_loras,
                 capabilities=frozenset({"prefix", "preempt", "mixed"}),
             ),

@@ -19,8 +19,8 @@ class LightEngine(Engine):
     """Replays workloads with the decisions of a real engine, and none of its code.
 
     Held to the same step plans as that engine's own scheduler. ``semantics`` names the
-    engine: how it fills a step and whom it preempts. As there, an order of the engine's
-    own runs without the policy runner, and so knows no ``queue_ttl_s``.
+    engine: how it fills a step and whom it preempts. A request that can never run is
+    refused when it comes, and ends nobody's run.
     """
 
     name: ClassVar[str] = "light"

@@ -13,6 +13,7 @@ from batchpolicy.workload import Workload
 from batchpolicy_sim.batch import Batch
 from batchpolicy_sim.books import Books
 from batchpolicy_sim.driver import Driver
+from batchpolicy_sim.ends import Ends
 from batchpolicy_sim.events import Outside
 from batchpolicy_sim.full_queue import FullQueue
 from batchpolicy_sim.job import Job
@@ -53,6 +54,8 @@ class Loop:
             self.driver = Driver(
                 config, limits, batch, planned, self._semantics, lambda: self.now_s
             )
+        ttl_s = math.inf if config is None or config.queue is None else config.queue.ttl_s
+        self._ends = Ends(batch, limits, ttl_s, native=self.driver is None)
         self._full = FullQueue(batch, limits.max_waiting)
         self._texts = (
             Texts(workload.requests, limits.kv_block_tokens) if limits.prefix_cache else None
@@ -61,7 +64,7 @@ class Loop:
         self._stuck = False
         """Nobody could start before somebody ends or arrives."""
         self._refused = False
-        """A request was ended by the plan of the step before."""
+        """A request was ended by the step before, without having run."""
 
     def run(self, max_steps: int, observer: Observer | None) -> None:
         """Serve until every request has ended.
@@ -73,7 +76,7 @@ class Loop:
         WorkloadError
             When requests wait that nothing will start.
         """
-        batch, books, outside = self._batch, self.books, self._outside
+        batch, books, outside, ends = self._batch, self.books, self._outside, self._ends
         jumps = observer is None and self.driver is None
         while books.open:
             self._enter()
@@ -91,7 +94,8 @@ class Loop:
                 )
             if jumps and self._stuck and not batch.rest and batch.decodes.count:
                 steps = max_steps - books.steps
-                self.now_s, taken = stretch(batch, self._cost, self.now_s, outside.next_s, steps)
+                until_s = min(outside.next_s, ends.next_s)
+                self.now_s, taken = stretch(batch, self._cost, self.now_s, until_s, steps)
                 books.steps += taken
                 if outside.next_s <= self.now_s or books.steps >= max_steps:
                     continue
@@ -129,6 +133,7 @@ class Loop:
             job.chain = self._texts.chain(r)
         self.books.arrived(job)
         self._batch.arrived(job)
+        self._ends.arrived(job)
         if self.driver is not None:
             self.driver.arrived(job)
 
@@ -148,7 +153,7 @@ class Loop:
         """Nothing could be computed: go to the next event, which must exist."""
         if not self._batch.jobs:
             return
-        at_s = self._outside.next_s
+        at_s = min(self._outside.next_s, self._ends.next_s)
         if at_s == math.inf:
             raise WorkloadError(
                 f"workload {self._name!r}: the engine computes nothing although "
@@ -160,10 +165,15 @@ class Loop:
         """Go through one step; tells whether anything went on."""
         batch, books, driver = self._batch, self.books, self.driver
         start_s = self.now_s
-        refused: list[tuple[Job, Status]] = []
+        refused = self._ends.take(start_s)
+        for job, _ in refused:
+            batch.end(job)
+            if driver is not None:
+                driver.runner.finished(job.id, Status.ABORTED)
         planned: list[str] = []
         if driver is not None:
-            planned, refused = driver.before_step()
+            planned, by_plan = driver.before_step()
+            refused += by_plan
         step = self._semantics.schedule()
         if driver is not None:
             driver.after_step(step)

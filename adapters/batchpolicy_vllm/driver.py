@@ -40,6 +40,7 @@ class Driver:
                 kv_block_tokens=int(scheduler.block_size),
                 clock=clock,
                 max_prefill_chunk=threshold or None,
+                chunks=bool(scheduler.scheduler_config.enable_chunked_prefill),
                 max_loras=seams.max_loras(scheduler),
                 decode_tokens=1 + int(scheduler.num_spec_tokens),
                 lag_steps=int(bool(scheduler.scheduler_config.async_scheduling)),
@@ -147,7 +148,7 @@ class Driver:
             if self._one_token_each and self.runner.produced_steadily(
                 seams.result_count(outputs), elapsed_s
             ):
-                for request_id in seams.ended(self._scheduler):
+                for request_id in seams.ended(self._scheduler, outputs):
                     self._ended(request_id, Status.FINISHED)
                 return
             produced: dict[str, int] = {}

@@ -19,16 +19,22 @@ from batchpolicy.workload import Workload
 from batchpolicy_vllm import quiet as quiet  # isort: skip - before vLLM is imported
 from batchpolicy_vllm import overhead, seams
 from batchpolicy_vllm.books import Books
+from batchpolicy_vllm.front import front_of
 from batchpolicy_vllm.loop import Clock, Loop
 from batchpolicy_vllm.model import block_hasher, make_scheduler, vllm_config
 from batchpolicy_vllm.scheduler import scheduler_class
+
+_KEPT_CONFIGS = 64
+"""Configurations that are kept, as one takes milliseconds to make and some memory."""
 
 
 class VllmReplay(Engine):
     """Replays workloads through vLLM's own scheduler; the model is a step cost.
 
     Everything that decides is vLLM's: queue, batch, KV blocks, prefix cache,
-    preemption. Recomputation is work like any other and costs time.
+    preemption. Recomputation is work like any other and costs time. Only what waits past
+    its ``queue_ttl_s`` in an order of vLLM's own, which has no such limit, the replay ends
+    itself, as a front end would.
     """
 
     name: ClassVar[str] = "vllm"
@@ -70,9 +76,13 @@ class VllmReplay(Engine):
     ) -> Run:
         _refuse_limits_that_it_lacks(limits)
         self._refuse_what_it_cannot_do(workload)
-        _refuse_what_cannot_fit(workload, limits)
+        native = config is None or config.native_order() is not None
+        if native:
+            _refuse_what_cannot_fit(workload, limits)
         _refuse_loras_without_limit(workload, limits)
         if limits not in self._configs:
+            if len(self._configs) == _KEPT_CONFIGS:
+                del self._configs[next(iter(self._configs))]
             self._configs[limits] = vllm_config(limits)
         clock = Clock()
         cls: type = seams.AsyncScheduler if limits.async_scheduling else seams.Scheduler
@@ -81,6 +91,7 @@ class VllmReplay(Engine):
         engine_config = self._configs[limits]
         scheduler = make_scheduler(cls, engine_config)
         timed = _Timed(scheduler)
+        front_of(scheduler, workload, limits, clock, native=native)
         books = Books(workload)
         Loop(scheduler, books, clock, cost, block_hasher(engine_config), seed).run(
             max_steps, observer

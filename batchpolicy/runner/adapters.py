@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpolicy.requests import BoolArray, IntArray
+from batchpolicy.requests import BoolArray, IntArray, Requests
+
+
+def in_use(running: Requests) -> IntArray:
+    """Adapter of each running row that computes something in the next step, -1 for none."""
+    # Whose last token is in flight only waits for it.
+    goes_on = running.computed_tokens < running.prompt_tokens + running.max_tokens - 1
+    return np.where(goes_on, running.lora, -1)
 
 
 def has_place(waiting: IntArray, running: IntArray, most: int) -> BoolArray:

@@ -24,6 +24,8 @@ class EngineFacts:
     """Seconds, monotonic; read once a step, by ``PolicyRunner.tick`` alone."""
     max_prefill_chunk: int | None = None
     """Most prompt tokens of one request in one step, if the engine caps them."""
+    chunks: bool = True
+    """A prompt may be computed over several steps."""
     role: Role = "both"
     mixed: bool = True
     max_partial: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from batchpolicy.policy import Step
 from batchpolicy.requests import BoolArray, IntArray, Requests
 from batchpolicy.runner import adapters
 from batchpolicy.runner.demand import Demand
-from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, MAX_VICTIMS_A_STEP, Room
+from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, Room
 from batchpolicy.runner.displacer import Displacer
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe
 from batchpolicy.runner.guard import Guard
@@ -35,6 +36,16 @@ class Left:
     seats: int
     blocks: int
     tokens: int
+
+
+class Drawn(NamedTuple):
+    """Whom a plan is about."""
+
+    ranked: Ranked
+    best: Requests
+    """The rows to plan, in order."""
+    refuse: list[tuple[str, str]]
+    """What the policy refuses."""
 
 
 @dataclass(slots=True)
@@ -81,30 +92,34 @@ class Planner:
         worst = running.priority[may_go].max()
         return bool((_pressing(waiting, now_s) & (waiting.priority < worst)).any())
 
-    def offer(self, waiting: Requests, step: Step, left: Left) -> Plan:
-        """Offer the best waiting rows, whatever runs staying where it is."""
+    def draw(self, waiting: Requests, step: Step, window: int) -> Drawn:
+        """The ``window`` best waiting rows in their order, and those that the policy refuses."""
         ranked, refuse = self._ranked(waiting, step)
-        best = ranked.waiting.take(self._order(ranked, step, step.window))
+        best = ranked.waiting.take(self._order(ranked, step, window))
+        return Drawn(ranked, best, refuse)
+
+    def offer(self, drawn: Drawn, step: Step, left: Left) -> Plan:
+        """Offer the rows drawn, whatever runs staying where it is."""
+        best = drawn.best
         if int(best.need_kv_blocks.sum()) <= left.blocks:
             # The engine takes them in this order, and stops at its seats and tokens.
             self._placed(best.slot)
             plan, starting = Plan(best.request_id), self._starting(best, left)
         else:
             plan, starting = self._fill(best, step, left, None)
-        return _with_refused(plan, refuse + self._beyond(ranked, starting))
+        return self._with_refused(plan, drawn, starting)
 
     def displace(
-        self, waiting: Requests, running: Requests, step: Step, demand: Demand, left: Left
+        self, drawn: Drawn, running: Requests, step: Step, demand: Demand, left: Left
     ) -> Plan:
-        """Offer the best waiting rows, displacing for those of a more urgent class.
+        """Offer the rows drawn, displacing for those of a more urgent class.
 
         ``left`` is what running rows leave when each gets all of its ``demand``; below
         0 where that is more than there is.
         """
-        ranked, refuse = self._ranked(waiting, step)
-        best = ranked.waiting.take(self._order(ranked, step, step.window + MAX_VICTIMS_A_STEP))
-        plan, starting = self._fill(best, step, left, self._displacer(running, demand, step))
-        return _with_refused(plan, refuse + self._beyond(ranked, starting))
+        room = self._displacer(running, demand, step)
+        plan, starting = self._fill(drawn.best, step, left, room)
+        return self._with_refused(plan, drawn, starting)
 
     def _fill(
         self, best: Requests, step: Step, left: Left, room: Displacer | None
@@ -184,9 +199,10 @@ class Planner:
             return np.empty(0, dtype=np.intp)
         late = self.overdue.rows(waiting, step.now_s)
         if self.engine.max_loras is not None:
-            placed = adapters.has_place(waiting.lora, step.running.lora, self.engine.max_loras)
+            used = adapters.in_use(step.running)
+            placed = adapters.has_place(waiting.lora, used, self.engine.max_loras)
             if (late & ~placed).any():
-                placed &= adapters.to_make_place(waiting.lora, step.running.lora)
+                placed &= adapters.to_make_place(waiting.lora, used)
             ranked, late = ranked.only(placed), late & placed
         if late.any():
             return self.overdue.order(waiting, late, ranked.best, window)
@@ -207,6 +223,13 @@ class Planner:
         fit = int(np.searchsorted(before, left.tokens))
         return best.slot[: max(min(left.seats, fit), 0)]
 
+    def _with_refused(self, plan: Plan, drawn: Drawn, starting: IntArray) -> Plan:
+        refuse = drawn.refuse + self._beyond(drawn.ranked, starting)
+        if not refuse:
+            return plan
+        gone = {i for i, _ in refuse}
+        return plan._replace(admit=[i for i in plan.admit if i not in gone], refuse=refuse)
+
     def _beyond(self, ranked: Ranked, starting: IntArray) -> list[tuple[str, str]]:
         """Rows that are too many to wait: the last in rank that never started."""
         waiting, most = ranked.waiting, self.max_waiting
@@ -220,13 +243,6 @@ class Planner:
         if self.probe is None:
             return blocks
         return int(self.probe.prefix([best.request_id[place]])[1][0])
-
-
-def _with_refused(plan: Plan, refuse: list[tuple[str, str]]) -> Plan:
-    if not refuse:
-        return plan
-    gone = {i for i, _ in refuse}
-    return plan._replace(admit=[i for i in plan.admit if i not in gone], refuse=refuse)
 
 
 def _pressing(waiting: Requests, now_s: float) -> BoolArray:

@@ -13,9 +13,10 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.policy import Limits, Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.demand import Demand, demand
-from batchpolicy.runner.displacement import victim_order
+from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP, victim_order
 from batchpolicy.runner.ends import Ends
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
+from batchpolicy.runner.giving_way import chunk_giving_way
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.overdue import Overdue
@@ -79,7 +80,9 @@ class PolicyRunner:
             engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
         )
         self._asks_limits = type(self.policy).limits is not Policy.limits
-        self._base = self._within(_limits_of(config.limits or LimitSettings()), self._ceilings)
+        limits = config.limits or LimitSettings()
+        self._gives_way = engine.chunks and limits.long_prompts_give_way
+        self._base = self._within(_limits_of(limits), self._ceilings)
         self._limits = self._base
         self._planner.chunk = self._limits.prefill_chunk
         self._told = self._ceilings
@@ -130,15 +133,20 @@ class PolicyRunner:
         if self._limits.max_running is not None and self._limits != self._ceilings:
             seats = self._limits.max_running - len(self._ledger.running)
             free_seats = min(free_seats, seats)
+        self._planner.chunk = self._limits.prefill_chunk
         plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
         for request_id, _ in plan.refuse:
             self._ledger.ended_waiting(request_id, Status.REFUSED)
         if refuse or plan.refuse:
             self.counters["refused"] += len(refuse) + len(plan.refuse)
             plan = plan._replace(refuse=refuse + plan.refuse)
-        if self._limits != self._told:
-            self._told = self._limits
-            plan = plan._replace(limits=self._limits)
+        limits = self._limits._replace(prefill_chunk=self._planner.chunk)
+        if limits != self._told:
+            lifted = limits.prefill_chunk is None and self._told.prefill_chunk is not None
+            self._told = limits
+            # A cap that is lifted is told as one of a whole step.
+            whole = limits._replace(prefill_chunk=self.engine.max_token_budget)
+            plan = plan._replace(limits=whole if lifted else limits)
         return plan
 
     def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
@@ -162,8 +170,10 @@ class PolicyRunner:
             blocks = free_kv_blocks - len(running)
             step = self._step(running, waiting, free_seats, max(budget, 0), max(blocks, 0))
             self._deliver(step)
-            left = Left(free_seats, blocks, budget)
-            return self._planner.offer(waiting, step, left) if budget > 0 or full else _NOTHING
+            if budget <= 0 and not full:
+                return _NOTHING
+            drawn = self._planner.draw(waiting, step, step.window)
+            return self._planner.offer(drawn, step, Left(free_seats, blocks, budget))
         needs = self._demand(running, ceiling)
         budget = ceiling - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -172,19 +182,42 @@ class PolicyRunner:
         short = -(blocks + kept_blocks)
         if short > 0 and self._displace:
             return self._planner.relieve(running, step, needs, short)
-        crowded = self._displace and crowded and needs.wanted > ceiling
-        if not len(waiting) or not (displace or full or (free_seats > 0 and budget > 0)):
-            return Plan(reorder=crowded)
+        crowds = self._displace and crowded and needs.wanted > ceiling
+        gives_way = self._gives_way and crowded and free_seats > 0
+        if not len(waiting) or not (
+            displace or full or gives_way or (free_seats > 0 and budget > 0)
+        ):
+            return Plan(reorder=crowds)
+        window = step.window + MAX_VICTIMS_A_STEP if displace else step.window
+        drawn = self._planner.draw(waiting, step, window)
+        if gives_way and self._give_way(running, drawn.best, ceiling, free_seats):
+            needs = self._demand(running, ceiling)
+            blocks = free_kv_blocks - int(needs.blocks.sum())
         if not displace:
-            left = Left(free_seats, blocks, budget)
-            return self._planner.offer(waiting, step, left)._replace(reorder=crowded)
+            left = Left(free_seats, blocks, ceiling - int(needs.tokens.sum()))
+            return self._planner.offer(drawn, step, left)._replace(reorder=crowds)
         if needs.wanted > ceiling:
             # What a victim gives up goes to running rows first, until all have what they want.
             needs = self._demand(running, needs.wanted)
             blocks = free_kv_blocks - int(needs.blocks.sum())
         left = Left(free_seats, blocks, ceiling - needs.wanted)
-        plan = self._planner.displace(waiting, running, step, needs, left)
-        return plan._replace(reorder=crowded)
+        plan = self._planner.displace(drawn, running, step, needs, left)
+        return plan._replace(reorder=crowds)
+
+    def _give_way(self, running: Requests, best: Requests, ceiling: int, seats: int) -> bool:
+        """Compute less of the running prompts in this step, for short ones that would start."""
+        prefill = running.prefill_tokens
+        decodes = self.engine.decode_tokens * int((prefill == 0).sum())
+        chunk = chunk_giving_way(
+            prefill[prefill > 0],
+            best.prefill_tokens[:seats],
+            ceiling - decodes,
+            self.engine.kv_block_tokens,
+        )
+        if chunk is None or chunk >= (self._limits.prefill_chunk or ceiling):
+            return False
+        self._planner.chunk = chunk
+        return True
 
     def keep_order(self, ids: Sequence[str]) -> list[str]:
         """Running ids, best first: the engine gives tokens from the front, drops from the tail.
@@ -269,7 +302,7 @@ class PolicyRunner:
             token_budget=token_budget,
             block_tokens=self.engine.kv_block_tokens,
             decode_tokens=self.engine.decode_tokens,
-            chunk=self._limits.prefill_chunk,
+            chunk=self._planner.chunk,
         )
 
     def _ask_limits(self) -> None:
@@ -280,7 +313,6 @@ class PolicyRunner:
         limits = self._within(self._guard.limits(step), self._base)
         if limits != self._limits:
             self._limits = limits
-            self._planner.chunk = limits.prefill_chunk
 
     def _within(self, asked: Limits, most: Limits) -> Limits:
         """Every limit set, at most ``most``; room for all decodes, and a chunk of a block."""
@@ -290,8 +322,10 @@ class PolicyRunner:
         )
         block = self.engine.kv_block_tokens
         decodes = self.engine.max_running * self.engine.decode_tokens
-        # A budget below the decodes would starve the tail of the running requests.
-        tokens = max(tokens or 0, min(decodes, self.engine.max_token_budget))
+        # A budget below the decodes would starve the tail of the running requests; one below a
+        # prompt that has to go whole would hold it back for ever.
+        least = decodes if self.engine.chunks else self.engine.max_token_budget
+        tokens = max(tokens or 0, min(least, self.engine.max_token_budget))
         return Limits(seats, tokens, None if chunk is None else max(chunk, block))
 
     def _rest(self, running: Requests, waiting: Requests, blocks: int, seats: int) -> None:

@@ -91,9 +91,23 @@ def result_count(outputs: dict[int, Any]) -> int:
     return sum(len(core_outputs.outputs) for core_outputs in outputs.values())
 
 
-def ended(scheduler: Any) -> list[str]:
-    """Requests that ended since the last step was scheduled."""
-    return list(scheduler.finished_req_ids)
+def ended(scheduler: Any, outputs: dict[int, Any]) -> list[str]:
+    """Requests that ended since the last step was scheduled, in the order of their outputs.
+
+    vLLM keeps a set, whose order differs between processes; it tells apart at once the
+    steps in which nobody or one request ended. Those without an output come last.
+    """
+    found: set[str] = scheduler.finished_req_ids
+    if len(found) < 2:
+        return list(found)
+    told = [request_id for request_id, _, end in results(outputs) if end is not None]
+    untold = found.difference(told)
+    return [i for i in told if i in found] + (sorted(untold) if untold else [])
+
+
+def has_started(request: Any) -> bool:
+    """Whether a request that has not ended runs, or ran before it was preempted."""
+    return request.status in (RequestStatus.RUNNING, RequestStatus.PREEMPTED)
 
 
 def ended_ids(found: Iterable[Any]) -> list[str]:

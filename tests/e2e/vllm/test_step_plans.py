@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from batchpolicy.config import Bounds, PolicyConfig
+from batchpolicy.config import Bounds, LimitSettings, PolicyConfig
 from batchpolicy.engine import EngineLimits
 from batchpolicy.policy import Step
 from batchpolicy.requests import FloatArray, Requests
@@ -67,9 +67,16 @@ def assert_same(ours: Served, theirs: Served) -> None:
     assert ours.run.digest() == theirs.run.digest()
 
 
+# What the runner does beyond the order is left out.
+PLAIN = {
+    "bounds": Bounds(max_bypass_s=0.0),
+    "limits": LimitSettings(long_prompts_give_way=False),
+}
+
+
 def in_arrival_order() -> PolicyConfig:
     """Arrival order, without saying that the engine could do it by itself."""
-    return config_of(Arrival(), "never", bounds=Bounds(max_bypass_s=0.0))
+    return config_of(Arrival(), "never", **PLAIN)
 
 
 def by_priority() -> PolicyConfig:
@@ -79,7 +86,7 @@ def by_priority() -> PolicyConfig:
         return -rows.priority.astype(np.float64)
 
     policy = Patched.over(Arrival(), benefit=benefit)
-    return config_of(policy, "never", bounds=Bounds(max_bypass_s=0.0))
+    return config_of(policy, "never", **PLAIN)
 
 
 @pytest.mark.parametrize("seed", WORKLOADS)

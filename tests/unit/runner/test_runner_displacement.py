@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
+from batchpolicy.config import LimitSettings
 from batchpolicy.policy import Step, Tags
 from batchpolicy.requests import IntArray, Requests, Status
 from batchpolicy.runner import Plan
@@ -110,8 +111,11 @@ def test_who_was_displaced_for_one_frees_nothing_for_the_next() -> None:
     assert sorted(plan.preempt[1:]) == ["a", "c"]
 
 
+STANDS = {"limits": LimitSettings(long_prompts_give_way=False)}
+
+
 def test_nobody_is_displaced_for_tokens_that_other_running_requests_would_take() -> None:
-    rig = Rig(Arrival(), max_token_budget=20)
+    rig = Rig(Arrival(), max_token_budget=20, parts=STANDS)
     rig.running("decodes", priority=5)
     rig.arrive("prefills", prompt=100, priority=0)
     rig.plan()
@@ -131,7 +135,7 @@ def test_nobody_is_displaced_for_tokens_that_a_request_offered_before_would_take
 
 
 def test_a_prefill_is_displaced_when_that_leaves_tokens() -> None:
-    rig = Rig(Arrival(), max_token_budget=20)
+    rig = Rig(Arrival(), max_token_budget=20, parts=STANDS)
     rig.arrive("long", prompt=100, priority=5)
     rig.plan()
     rig.runner.scheduled({"long": 20}, {"long": 0}, [])

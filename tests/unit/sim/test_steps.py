@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from batchpolicy.config import config_named
 from batchpolicy.errors import StepLimitReached, WorkloadError
 from batchpolicy.requests import Status
-from batchpolicy.workload import Workload
+from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_sim import LightEngine
 from tests.unit.sim.light import LIMITS, SECOND, Served, request
 
@@ -167,22 +169,17 @@ def test_a_follower_comes_after_the_end_of_the_other_and_the_run_says_when() -> 
 
 
 @pytest.mark.parametrize(
-    ("requests", "limits", "words"),
+    ("asked", "limits", "words"),
     [
-        ([request("a", 900, 1)], {}, "'a': 900 prompt . 1 output tokens, of 800"),
-        ([request("a", 60, 6)], {"chunked_prefill": False}, "65 tokens, of 64 in a step"),
-        (
-            [request("a", 60, 6, encoder_tokens=5)],
-            {"encoder_cache_tokens": 4},
-            "5 encoder tokens, of 4",
-        ),
-        ([request("a", 60, 6, lora="A")], {}, "LoRA adapter 'A', of an engine that is set up"),
-        ([request("a", 6, 6)], {"async_scheduling": True}, "plans each step when the results"),
+        (request("a", 60, 6, lora="A"), {}, "LoRA adapter 'A', of an engine that is set up"),
+        (request("a", 6, 6), {"async_scheduling": True}, "plans each step when the results"),
     ],
 )
-def test_what_can_never_run_is_refused_by_name(requests: list, limits: dict, words: str) -> None:
+def test_what_the_engine_is_not_set_up_for_is_refused_by_name(
+    asked: WorkloadRequest, limits: dict[str, Any], words: str
+) -> None:
     with pytest.raises(WorkloadError, match=words):
-        Served(*requests, **limits)
+        Served(asked, **limits)
 
 
 def test_a_run_that_takes_too_many_steps_is_stopped() -> None:

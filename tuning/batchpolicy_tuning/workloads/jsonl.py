@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import (
     Field,
@@ -25,13 +25,6 @@ from batchpolicy.errors import WorkloadError
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.workloads.files import Faults, json_rows
 
-REFUSED: Mapping[str, str] = {
-    "arrival_after": "no engine here can wait for the end of another request yet; give arrival_s",
-    "ready_at_s": "no engine here can hold a request back for reasons outside yet; leave it out",
-    "encoder_tokens": "no engine here has an encoder cache yet; leave it out",
-}
-"""Fields that belong to the format and cannot be honoured, and why."""
-
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Time = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 
@@ -44,11 +37,21 @@ class Repeat(Component):
     """Seconds from one arrival to the next."""
 
 
+class After(Component):
+    """Which request's end a request waits for before it arrives."""
+
+    id: Annotated[str, Field(min_length=1)]
+    gap_s: NonNegativeFloat = 0.0
+    """Seconds from the other's end to the arrival."""
+
+
 class RequestRow(Component):
-    """A line of the file."""
+    """A line of the file; cases hold the same objects."""
 
     id: Annotated[str, Field(min_length=1)]
     arrival_s: NonNegativeFloat
+    """Not needed beside ``arrival_after``; there it is the earliest time."""
+    arrival_after: After | None = None
     prompt_tokens: PositiveInt
     output_tokens: PositiveInt
     """What it will really produce; the policy never sees it."""
@@ -84,6 +87,19 @@ class RequestRow(Component):
     """Turns of one conversation."""
     predicted_output_tokens: float | None = None
     """What a predictor says; may be wrong."""
+    ready_at_s: Time = 0.0
+    """It cannot start before, for reasons outside: a grammar being compiled, a transfer."""
+    encoder_tokens: NonNegativeInt = 0
+    """Encoder space that it holds from its start until its prefill is done."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _arrives_at_some_time(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        row = cast("dict[str, Any]", given)
+        follows = row.get("arrival_after") is not None
+        return {"arrival_s": 0.0, **row} if follows else row
 
     @model_validator(mode="after")
     def _some_are_cancelled(self) -> Self:
@@ -91,25 +107,49 @@ class RequestRow(Component):
             raise ValueError("cancel_every needs repeat and cancel_at_s")
         return self
 
-    def requests(self) -> Iterator[WorkloadRequest]:
-        """The requests that it stands for."""
+    def requests(self, default_priority: int = 0) -> Iterator[WorkloadRequest]:
+        """The requests that it stands for; those without a priority have the default."""
         given: dict[str, Any] = self.model_dump(
-            exclude={"repeat", "cancel_every"}, exclude_unset=True
+            exclude={"repeat", "cancel_every", "arrival_after"}, exclude_unset=True
         )
-        if self.priority is None:
-            given.pop("priority", None)
+        given["priority"] = default_priority if self.priority is None else self.priority
         if self.predicted_output_tokens is None:
             given.pop("predicted_output_tokens", None)
+        if self.arrival_after is not None:
+            given["arrival_after"] = self.arrival_after.id
+            given["gap_s"] = self.arrival_after.gap_s
         if self.repeat is None:
             yield WorkloadRequest(**given)
             return
+        # Those that follow another request come one by one behind its end.
+        later = "arrival_s" if self.arrival_after is None else "gap_s"
+        first_s = given[later]
         for k in range(self.repeat.count):
             given["id"] = f"{self.id}-{k:04}"
-            given["arrival_s"] = self.arrival_s + k * self.repeat.every_s
+            given[later] = first_s + k * self.repeat.every_s
             given["cancel_at_s"] = (
                 self.cancel_at_s if k % (self.cancel_every or 1) == 0 else math.inf
             )
             yield WorkloadRequest(**given)
+
+
+def in_order(requests: Iterable[WorkloadRequest]) -> tuple[WorkloadRequest, ...]:
+    """Sorted by arrival; those of one time keep their order, and followers come last.
+
+    A follower stands behind the request that it follows, if that is there.
+    """
+    given = list(requests)
+    found = sorted((r for r in given if not r.arrival_after), key=lambda r: r.arrival_s)
+    left = [r for r in given if r.arrival_after]
+    placed = {r.id for r in found}
+    while left:
+        ready = [r for r in left if r.arrival_after in placed]
+        if not ready:
+            break
+        placed.update(r.id for r in ready)
+        found += ready
+        left = [r for r in left if r.id not in placed]
+    return (*found, *left)
 
 
 def read_jsonl(path: Path) -> Workload:
@@ -120,8 +160,8 @@ def read_jsonl(path: Path) -> Workload:
     Raises
     ------
     WorkloadError
-        With what is wrong: unknown fields with the nearest one, values, and
-        fields that no engine can honour yet; up to ten, with their lines.
+        With what is wrong: unknown fields with the nearest one, and values; up to
+        ten, with their lines.
     """
     faults = Faults(path)
     requests: list[WorkloadRequest] = []
@@ -135,8 +175,7 @@ def read_jsonl(path: Path) -> Workload:
     faults.raise_any()
     if not requests:
         raise WorkloadError(f"{path}: the file has no requests; expected one a line")
-    requests.sort(key=lambda r: r.arrival_s)
-    return Workload(path.name, tuple(requests))
+    return Workload(path.name, in_order(requests))
 
 
 def write_jsonl(workload: Workload, path: Path) -> None:
@@ -151,17 +190,11 @@ def write_jsonl(workload: Workload, path: Path) -> None:
 def _requests(
     path: Path, line: int, found: dict[str, object], faults: Faults
 ) -> Iterator[WorkloadRequest]:
-    refused = sorted(REFUSED.keys() & found.keys())
-    for name in refused:
-        faults.add(line, f"{name} is not supported: {REFUSED[name]}.")
-    known = {name: value for name, value in found.items() if name not in REFUSED}
-    if "arrival_after" in refused:
-        known.setdefault("arrival_s", 0.0)
     document = Document(path, lines={(): line})
-    row = document.validate(RequestRow, known)
+    row = document.validate(RequestRow, found)
     for _, text in document.faults:
         faults.add(line, text)
-    if row is not None and not refused:
+    if row is not None:
         yield from row.requests()
 
 
@@ -176,4 +209,7 @@ def _given(r: WorkloadRequest) -> dict[str, object]:
         # NaN, the default of a prediction, is not equal to itself.
         if name in _ALWAYS or (value != _DEFAULTS[name] and value == value)
     }
+    gap_s = values.pop("gap_s", 0.0)
+    if r.arrival_after:
+        values["arrival_after"] = {"id": r.arrival_after, "gap_s": gap_s}
     return {"class" if name == "request_class" else name: value for name, value in values.items()}

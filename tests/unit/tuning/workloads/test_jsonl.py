@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,20 +105,33 @@ def test_requests_are_sorted_by_arrival_and_ties_keep_the_order_of_the_file(
     assert [r.id for r in read_jsonl(path).requests] == ["m-0000", "a", "z", "m-0001"]
 
 
-def test_fields_that_no_engine_honours_are_refused_by_name_with_the_reason(
+def test_a_request_can_follow_another_be_held_back_and_need_encoder_space(
     tmp_path: Path,
 ) -> None:
-    after = {**PLAIN, "id": "b", "arrival_after": {"id": "a", "gap_s": 1}}
+    after = {**PLAIN, "id": "b", "arrival_after": {"id": "c", "gap_s": 1}}
     del after["arrival_s"]
-    path = _file(tmp_path, after, {**PLAIN, "ready_at_s": 3, "encoder_tokens": 100})
-    assert _message(path) == [
-        "requests.jsonl:1: arrival_after is not supported: no engine here can wait for the end "
-        "of another request yet; give arrival_s.",
-        "requests.jsonl:2: encoder_tokens is not supported: no engine here has an encoder cache "
-        "yet; leave it out.",
-        "requests.jsonl:2: ready_at_s is not supported: no engine here can hold a request back "
-        "for reasons outside yet; leave it out.",
+    third = {**after, "id": "c", "arrival_after": {"id": "a"}}
+    held = {**PLAIN, "id": "a", "ready_at_s": 3, "encoder_tokens": 100}
+    found = read_jsonl(_file(tmp_path, after, third, held)).requests
+    assert [(r.id, r.arrival_s, r.arrival_after, r.gap_s) for r in found] == [
+        ("a", 1.5, "", 0.0),
+        ("c", 0.0, "a", 0.0),
+        ("b", 0.0, "c", 1.0),
     ]
+    assert (found[0].ready_at_s, found[0].encoder_tokens) == (3.0, 100)
+
+
+def test_requests_that_follow_in_a_row_come_one_by_one_behind_the_end(tmp_path: Path) -> None:
+    after = {**PLAIN, "id": "b", "arrival_after": {"id": "r", "gap_s": 1}}
+    after["repeat"] = {"count": 3, "every_s": 0.5}
+    del after["arrival_s"]
+    found = read_jsonl(_file(tmp_path, PLAIN, after)).requests
+    assert [(r.id, r.gap_s) for r in found[1:]] == [("b-0000", 1), ("b-0001", 1.5), ("b-0002", 2)]
+
+
+def test_one_that_follows_nobody_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="arrival_after is 'x', expected the id of a request"):
+        read_jsonl(_file(tmp_path, {**PLAIN, "arrival_after": {"id": "x"}}))
 
 
 def test_all_mistakes_come_at_once_with_their_lines_and_the_nearest_field(
@@ -182,6 +196,8 @@ def test_what_is_written_reads_the_same(tmp_path: Path, name: str) -> None:
         queue_ttl_s=4.0,
         cancel_at_s=9.0,
         predicted_output_tokens=5.5,
+        ready_at_s=1.5,
+        encoder_tokens=7,
     )
     prefixed = WorkloadRequest(
         id="c",
@@ -192,7 +208,8 @@ def test_what_is_written_reads_the_same(tmp_path: Path, name: str) -> None:
         prefix_id="p",
         prefix_tokens=16,
     )
-    workload = Workload(name, (plain, full, prefixed))
+    follower = replace(plain, id="d", arrival_s=0.0, arrival_after="a", gap_s=0.5)
+    workload = Workload(name, (plain, full, prefixed, follower))
     path = tmp_path / name
     write_jsonl(workload, path)
     found = read_jsonl(path)
