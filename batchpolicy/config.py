@@ -98,6 +98,14 @@ class Queue(Component):
     """Longest wait before a first start, for requests that name none; inf for no limit."""
 
 
+class Memory(Component):
+    """What admission knows of the KV cache."""
+
+    look_ahead: bool = True
+    """Start a request only if what runs is expected to fit to its end: by predictions, else as
+    if every answer were to double; false for vLLM's way, where it need only fit now."""
+
+
 class LimitSettings(Component):
     """Limits below those that the engine was started with; an absent one stays as it is."""
 
@@ -120,6 +128,7 @@ class PolicyConfig(BaseModel):
     preempt: Preempt | None = None
     bounds: Bounds | None = None
     queue: Queue | None = None
+    memory: Memory | None = None
     limits: LimitSettings | None = None
     requests: RequestDefaults = RequestDefaults()
     title: str = ""
@@ -150,7 +159,7 @@ class PolicyConfig(BaseModel):
 
     def native_order(self) -> str | None:
         """The engine's own order, if that is all that is asked for; else None."""
-        asked = (self.bounds, self.queue, self.limits)
+        asked = (self.bounds, self.queue, self.memory, self.limits)
         if any(part is not None for part in asked) or self.preempts() != "never":
             return None
         return self.build_policy().native_order()
@@ -167,7 +176,9 @@ class PolicyFile(Component):
     bounds: Bounds | None = None
     """What holds under every policy, however it ranks."""
     queue: Queue | None = None
-    """How long requests may wait."""
+    """How long requests may wait, and how many."""
+    memory: Memory | None = None
+    """What admission knows of the KV cache."""
     limits: LimitSettings | None = None
     """Limits below those that the engine was started with."""
     requests: RequestDefaults = RequestDefaults()
@@ -192,6 +203,7 @@ def load_config(path: str | Path) -> PolicyConfig:
         preempt=read.preempt,
         bounds=read.bounds,
         queue=read.queue,
+        memory=read.memory,
         limits=read.limits,
         requests=read.requests,
         title=Path(path).stem,

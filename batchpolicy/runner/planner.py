@@ -18,6 +18,7 @@ from batchpolicy.runner.facts import EngineFacts, Plan, Probe
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.order import Rows
 from batchpolicy.runner.overdue import Overdue
+from batchpolicy.runner.peak import Peak, expected_left
 from batchpolicy.runner.ranked import Ranked
 from batchpolicy.state import StateArray
 
@@ -98,19 +99,28 @@ class Planner:
         best = ranked.waiting.take(self._order(ranked, step, window))
         return Drawn(ranked, best, refuse)
 
-    def offer(self, drawn: Drawn, step: Step, left: Left) -> Plan:
-        """Offer the rows drawn, whatever runs staying where it is."""
+    def offer(self, drawn: Drawn, step: Step, left: Left, peak: Peak | None) -> Plan:
+        """Offer the rows drawn, whatever runs staying where it is.
+
+        ``peak`` is that of the running rows, None where KV cannot run out.
+        """
         best = drawn.best
-        if int(best.need_kv_blocks.sum()) <= left.blocks:
+        if peak is None and int(best.need_kv_blocks.sum()) <= left.blocks:
             # The engine takes them in this order, and stops at its seats and tokens.
             self._placed(best.slot)
             plan, starting = Plan(best.request_id), self._starting(best, left)
         else:
-            plan, starting = self._fill(best, step, left, None)
+            plan, starting = self._fill(best, step, left, peak, None)
         return self._with_refused(plan, drawn, starting)
 
     def displace(
-        self, drawn: Drawn, running: Requests, step: Step, demand: Demand, left: Left
+        self,
+        drawn: Drawn,
+        running: Requests,
+        step: Step,
+        demand: Demand,
+        left: Left,
+        peak: Peak | None,
     ) -> Plan:
         """Offer the rows drawn, displacing for those of a more urgent class.
 
@@ -118,20 +128,27 @@ class Planner:
         0 where that is more than there is.
         """
         room = self._displacer(running, demand, step)
-        plan, starting = self._fill(drawn.best, step, left, room)
+        plan, starting = self._fill(drawn.best, step, left, peak, room)
         return self._with_refused(plan, drawn, starting)
 
     def _fill(
-        self, best: Requests, step: Step, left: Left, room: Displacer | None
+        self,
+        best: Requests,
+        step: Step,
+        left: Left,
+        peak: Peak | None,
+        room: Displacer | None,
     ) -> tuple[Plan, IntArray]:
         """Plan row by row what fits, and its slots; a row short of blocks may be passed."""
         planned: list[int] = []
         held: list[int] = []
-        closed = False
+        closed = looks_ahead = False
         need_blocks, prefill, slots = best.need_kv_blocks, best.prefill_tokens, best.slot
         if self.chunk is not None:
             prefill = np.minimum(prefill, self.chunk)
         pressing = _pressing(best, step.now_s)
+        to_come, ceilings = expected_left(best), best.max_tokens
+        block_tokens = self.engine.kv_block_tokens
         for place, priority in enumerate(best.priority.tolist()):
             blocks = int(need_blocks[place])
             if blocks > left.blocks and place < MAX_PROBES:
@@ -149,6 +166,13 @@ class Planner:
                 left.seats += freed.seats
                 left.blocks += freed.blocks
                 left.tokens += freed.tokens
+            elif peak is not None and not peak.takes(
+                blocks * block_tokens, float(to_come[place]), int(ceilings[place])
+            ):
+                held.append(place)
+                looks_ahead = True
+                closed = not self._may_be_passed(slots, place, step)
+                continue
             left.seats -= 1
             left.blocks -= blocks
             # All that it could use, as it also takes what victims of later rows give up.
@@ -156,8 +180,8 @@ class Planner:
             planned.append(place)
         self._placed(slots[planned])
         ids = best.request_id
-        # The engine knows better what fits, so rows held here are still offered, last.
-        admit = [ids[place] for place in planned + held]
+        # The engine knows better what fits now, so rows held here are still offered, last.
+        admit = [ids[place] for place in (planned if looks_ahead else planned + held)]
         return Plan(admit, room.victims if room else []), slots[planned]
 
     def _may_be_passed(self, slots: IntArray, place: int, step: Step) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from batchpolicy.config import Bounds, LimitSettings, PolicyConfig, Queue
+from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
 from batchpolicy.policy import Limits, Policy, Step
 from batchpolicy.requests import Requests, Status
@@ -20,6 +21,7 @@ from batchpolicy.runner.giving_way import chunk_giving_way
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.overdue import Overdue
+from batchpolicy.runner.peak import Peak
 from batchpolicy.runner.planner import SPARE_ROWS, Left, Planner
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,9 @@ class PolicyRunner:
         )
         self._asks_limits = type(self.policy).limits is not Policy.limits
         limits = config.limits or LimitSettings()
+        self._looks_ahead = (config.memory or Memory()).look_ahead
+        self._predicts = False
+        """Whether a length was ever predicted."""
         self._gives_way = engine.chunks and limits.long_prompts_give_way
         self._base = self._within(_limits_of(limits), self._ceilings)
         self._limits = self._base
@@ -96,6 +101,7 @@ class PolicyRunner:
             slot = self._ledger.arrived(request_id, facts)
             self._planner.arrived(slot)
             self._ends.arrived(request_id, facts)
+            self._predicts = self._predicts or not math.isnan(facts.predicted_output_tokens)
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -173,7 +179,8 @@ class PolicyRunner:
             if budget <= 0 and not full:
                 return _NOTHING
             drawn = self._planner.draw(waiting, step, step.window)
-            return self._planner.offer(drawn, step, Left(free_seats, blocks, budget))
+            peak = self._peak(running, drawn.best, free_kv_blocks, free_seats)
+            return self._planner.offer(drawn, step, Left(free_seats, blocks, budget), peak)
         needs = self._demand(running, ceiling)
         budget = ceiling - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -193,16 +200,34 @@ class PolicyRunner:
         if gives_way and self._give_way(running, drawn.best, ceiling, free_seats):
             needs = self._demand(running, ceiling)
             blocks = free_kv_blocks - int(needs.blocks.sum())
+        peak = self._peak(running, drawn.best, free_kv_blocks, free_seats)
         if not displace:
             left = Left(free_seats, blocks, ceiling - int(needs.tokens.sum()))
-            return self._planner.offer(drawn, step, left)._replace(reorder=crowds)
+            return self._planner.offer(drawn, step, left, peak)._replace(reorder=crowds)
         if needs.wanted > ceiling:
             # What a victim gives up goes to running rows first, until all have what they want.
             needs = self._demand(running, needs.wanted)
             blocks = free_kv_blocks - int(needs.blocks.sum())
         left = Left(free_seats, blocks, ceiling - needs.wanted)
-        plan = self._planner.displace(drawn, running, step, needs, left)
+        plan = self._planner.displace(drawn, running, step, needs, left, peak)
         return plan._replace(reorder=crowds)
+
+    def _peak(
+        self, running: Requests, best: Requests, free_kv_blocks: int, free_seats: int
+    ) -> Peak | None:
+        """What running rows will hold at most; None where KV cannot run out."""
+        if not self._looks_ahead:
+            return None
+        block = self.engine.kv_block_tokens
+        out = running.output_tokens
+        # Without predictions answers double at most, and nobody who starts puts out more.
+        starting = min(max(free_seats, 1), len(best))
+        growth = int(out.sum()) + 2 * starting * int(out.max(initial=0))
+        spare = free_kv_blocks - len(running) - int(best.need_kv_blocks.sum())
+        if not self._predicts and growth <= spare * block:
+            return None
+        held = self.engine.total_kv_blocks - free_kv_blocks
+        return Peak(running, held * block, self.engine.total_kv_blocks * block)
 
     def _give_way(self, running: Requests, best: Requests, ceiling: int, seats: int) -> bool:
         """Compute less of the running prompts in this step, for short ones that would start."""

@@ -163,6 +163,8 @@ class MiniEngine:
         )
         self.check_plan(plan)
         self.plans.append(plan)
+        if plan.limits is not None:
+            self.chunk = plan.limits.prefill_chunk
         for request_id, _ in plan.refuse:
             self._refuse(self.waiting.pop(request_id))
         dropped = [self._preempt(self._job(request_id)) for request_id in plan.preempt]

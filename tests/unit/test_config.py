@@ -156,7 +156,7 @@ kind: Policy
         "p.yaml:12: policy.fairness.scale_tokens is nan; expected a number, not NaN.",
         "p.yaml:12: policy.fairness.weights.gold is 0; expected a number greater than 0.",
         "p.yaml:13: unknown key 'preemt'. Did you mean 'preempt'? "
-        "Known: apiVersion, kind, policy, preempt, bounds, queue, limits, requests.",
+        "Known: apiVersion, kind, policy, preempt, bounds, queue, memory, limits, requests.",
         "p.yaml:14: preempt is 'clas'; expected 'never' or 'class'. Did you mean 'class'?",
         "p.yaml:15: requests.default_priority is 1.5; "
         "expected an integer, got a number with a fractional part.",
@@ -185,7 +185,7 @@ kind: Policy
         (HEAD + "policy: fcsf\n", "p.yaml:3: no policy named 'fcsf'"),
         (HEAD + "policy: {name: x.py:X}\n", "p.yaml:3: no file"),
         (HEAD + "policy: {name: fcfs, a: 1}\n", "p.yaml:3: unknown key 'policy.a'. It has no"),
-        (HEAD + "policy: fcfs\nmemory: {}\n", "p.yaml:4: unknown key 'memory'."),
+        (HEAD + "policy: fcfs\nbatches: {}\n", "p.yaml:4: unknown key 'batches'."),
         (HEAD + "policy: fcfs\n? [a]\n: 1\n", "p.yaml:4: a key is a list or a mapping"),
         (HEAD + "policy: !!python/name:os.system fcfs\n", "p.yaml:3: tag "),
         (HEAD + "policy: !thing {name: fcfs}\n", "p.yaml:3: tag '!thing' is not allowed"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from batchpolicy.config import Bounds, LimitSettings, PolicyConfig
+from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig
 from batchpolicy.engine import EngineLimits
 from batchpolicy.policy import Step
 from batchpolicy.requests import FloatArray, Requests
@@ -70,6 +70,7 @@ def assert_same(ours: Served, theirs: Served) -> None:
 # What the runner does beyond the order is left out.
 PLAIN = {
     "bounds": Bounds(max_bypass_s=0.0),
+    "memory": Memory(look_ahead=False),
     "limits": LimitSettings(long_prompts_give_way=False),
 }
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from batchpolicy.config import LimitSettings
+from batchpolicy.config import LimitSettings, Memory
 from batchpolicy.policy import Step, Tags
 from batchpolicy.requests import IntArray, Requests, Status
 from batchpolicy.runner import Plan
@@ -86,7 +86,7 @@ def test_enough_is_freed_or_nobody_goes() -> None:
 
 
 def test_what_is_freed_and_not_used_serves_the_next() -> None:
-    rig = Rig(Arrival())
+    rig = Rig(Arrival(), parts={"memory": Memory(look_ahead=False)})
     rig.running("spared", prompt=60, priority=1)
     rig.running("victim", prompt=60, priority=1)
     rig.arrive("needs 3", prompt=30, priority=0)

@@ -32,7 +32,9 @@ ENGINE = frozenset(
     }
 )
 """Needs that an engine names among its capabilities where it has them."""
-RUNNER = frozenset({"aging", "backfill", "admission", "queue_ttl"})
+RUNNER = frozenset(
+    {"aging", "backfill", "admission", "queue_ttl", "queue_limit", "length_prediction"}
+)
 """Needs that the runner sees to, under every policy that it runs."""
 READ: Mapping[str, frozenset[str]] = {
     "priority": frozenset({"priority"}),
@@ -40,7 +42,6 @@ READ: Mapping[str, frozenset[str]] = {
     "weights": frozenset({"tenant"}),
     "deadline": frozenset({"deadline_s"}),
     "length_order": frozenset({"prompt_tokens", "predicted_output_tokens", "max_tokens"}),
-    "length_prediction": frozenset({"predicted_output_tokens", "predicted_output_high"}),
 }
 """Needs that a policy meets by reading one of these columns."""
 
@@ -52,12 +53,13 @@ def missing(case: Case, setting: Setting, engine: Engine) -> list[str]:
     lacks: list[str] = []
     for need in dict.fromkeys([*case.needs, *_implied(setting)]):
         asked = "preemption" if need == "preemption_or_reserved_seats" else need
-        if asked in ENGINE and asked not in engine.capabilities:
+        if need in RUNNER:
+            if native and need not in engine.capabilities:
+                lacks.append(f"{need} (the engine's own order)")
+        elif asked in ENGINE and asked not in engine.capabilities:
             lacks.append(f"{need} (engine {engine.name})")
         elif need == "preemption_or_reserved_seats" and setting.config.preempts() == "never":
             lacks.append(f"{need} (preempt: never)")
-        elif need in RUNNER and native:
-            lacks.append(f"{need} (the engine's own order)")
         elif need in READ and not READ[need] & read:
             lacks.append(f"{need} (policy {setting.config.policy.name})")
     return lacks

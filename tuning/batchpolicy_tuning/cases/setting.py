@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchpolicy.component import Component
@@ -50,10 +50,15 @@ def setting_of(case: Case, config: PolicyConfig, variant: Variant | None = None)
         rows, default, change.negate_priorities, convention == "higher_is_more_urgent"
     )
     settings = {**case.operator_settings, **(change.operator_settings or {})}
+    limits = _limits(engine, {r.lora for r in requests if r.lora})
     own, notes = _with_settings(config, settings)
+    if limits.max_waiting is not None and own.native_order() is None:
+        # Under a policy it is the runner's to keep, and to say who goes.
+        own, notes = _with_settings(config, {**settings, "max_waiting": limits.max_waiting})
+        limits = replace(limits, max_waiting=None)
     return Setting(
         workload=Workload(case.id, requests),
-        limits=_limits(engine, {r.lora for r in requests if r.lora}),
+        limits=limits,
         config=own,
         clock=ReferenceClock(timing),
         notes=notes,

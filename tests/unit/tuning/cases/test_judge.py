@@ -72,12 +72,13 @@ def test_what_requests_and_limits_ask_of_the_engine_counts_as_needs(tmp_path: Pa
         "engine": {**ENGINE, "max_waiting": 3, "prefix_cache": True, "encoder_cache_tokens": 9},
     }
     found = judge(_case(tmp_path, **changes), config_named("priority"), Scripted([]))
+    # Under a policy the limit of the queue is the runner's to keep.
     assert sorted(found.lacking) == [
         f"{need} (engine scripted)"
-        for need in (
-            "abort", "blocked_requests", "encoder_budget", "lora", "prefix_cache", "queue_limit"
-        )
-    ]  # fmt: skip
+        for need in ("abort", "blocked_requests", "encoder_budget", "lora", "prefix_cache")
+    ]
+    alone = judge(_case(tmp_path, **changes), config_named("fcfs"), Scripted([]))
+    assert "queue_limit (the engine's own order)" in alone.lacking
 
 
 def test_needs_of_an_order_are_met_by_the_columns_that_a_policy_reads() -> None:
