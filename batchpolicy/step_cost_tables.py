@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, NonNegativeFloat, PositiveInt, PrivateAttr
+from pydantic import (
+    BeforeValidator,
+    NonNegativeFloat,
+    PositiveInt,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 from typing_extensions import override
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.registry import base_path
+from batchpolicy.registry import near
 from batchpolicy.step_cost import OutsideCost, StepShape
-from batchpolicy.step_cost_tables_file import Table, read_table
+from batchpolicy.step_cost_files import TableFile, read_table
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,9 +38,347 @@ PER_LAYER = {
     "act_fn": 1,
     "down_proj": 1,
 }
-"""Parts of a decoder layer and how often one runs each."""
-PER_STEP = ("embedding", "final_layernorm")
-PER_SEQUENCE = ("lm_head", "sampler")
-OPTIONAL = frozenset({"qk_norm"})
-REACH_TOKENS = 131_072
-"""Context up to which the attention of one sequence is continued beyond the table."""
+"""Parts of a decoder layer, and how often it has each."""
+PER_STEP = {"embedding": 1, "final_layernorm": 1}
+PER_SEQUENCE = {"lm_head": 1, "sampler": 1}
+MAY_LACK = {"qk_norm"}
+"""Parts that some models do not have."""
+FEW = 0.1
+"""Part of a chunk's rows up to which absent ones were lost, and no second grid is there."""
+FAR_TOKENS = 2**25
+"""Context up to which tables are continued: 256 sequences of 131,072 tokens."""
+
+
+def in_folder(given: Any, info: ValidationInfo) -> Any:
+    """A path as an absolute one, relative to the folder of the file that names it."""
+    if not isinstance(given, str) or not given:
+        return given
+    context: Any = info.context or {}
+    return str(Path(context.get("folder") or Path.cwd()) / Path(given).expanduser())
+
+
+FilePath = Annotated[str, BeforeValidator(in_folder)]
+
+
+class Extent(NamedTuple):
+    """The largest steps that tables hold."""
+
+    tokens: int
+    decodes: int
+    prefill_context_tokens: int
+    decode_context_tokens: int
+
+
+class TableCost(OutsideCost):
+    """Interpolation in three tables: attention of a layer, its other parts, output layer.
+
+    The layout is that of LLMServingSim's profiles, a CSV each, times in microseconds:
+
+    - ``attention``: ``prefill_chunk, kv_prefill, n_decode, kv_decode, time_us`` of one layer:
+      new prompt tokens of the step, tokens already cached for them, decodes, their mean context;
+    - ``dense``: ``layer, tokens, time_us``, where ``layer`` is a part of a decoder layer, or
+      ``embedding`` or ``final_layernorm``, which run once a step;
+    - ``per_sequence``: ``layer, sequences, time_us`` of ``lm_head`` and ``sampler``.
+
+    Measurements fall here and there where they should rise. Each table is replaced by the mean
+    of its running maximum and its running minimum, so that a step is never shorter for more
+    prompt tokens, more decodes of the same mean context, or longer contexts.
+
+    Tokens and sequences end with the tables: a larger step is refused. Contexts are continued
+    by the slope of the last two.
+    """
+
+    attention: FilePath
+    dense: FilePath
+    per_sequence: FilePath
+    layers: PositiveInt
+    """Decoder layers of the model."""
+    layer_s: NonNegativeFloat = 0.0
+    """Of each layer, on top: under tensor parallelism, the latency of its two all-reduces."""
+    layer_token_s: NonNegativeFloat = 0.0
+    """Of each layer and token, on top: the bytes of both all-reduces over the bandwidth."""
+    sha256: str = ""
+    """Of the three files together; where it is given, other files are refused."""
+
+    _extent: Extent = PrivateAttr()
+    _digest: str = PrivateAttr()
+    _token_s: list[float] = PrivateAttr()
+    """By tokens of the step: all that is not attention and not per sequence."""
+    _sequence_s: list[float] = PrivateAttr()
+    _axes: tuple[list[int], ...] = PrivateAttr()
+    _cells: list[float] = PrivateAttr()
+    _strides: tuple[int, ...] = PrivateAttr()
+    _unused: int = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read(self) -> Self:
+        attention = read_table(Path(self.attention), ATTENTION, by_layer=False)
+        dense = read_table(Path(self.dense), ("tokens",), by_layer=True)
+        sequences = read_table(Path(self.per_sequence), ("sequences",), by_layer=True)
+        files = (attention, dense, sequences)
+        self._digest = hashlib.sha256("".join(f.sha256 for f in files).encode()).hexdigest()
+        if self.sha256 and self.sha256 != self._digest:
+            raise ConfigError(
+                f"tables {', '.join(str(f.path) for f in files)} have the digest {self._digest}, "
+                f"expected {self.sha256}: they are not those that the profile was made with"
+            )
+        parts = {name: times * self.layers for name, times in PER_LAYER.items()} | PER_STEP
+        token_s = _summed(dense, parts)
+        counts = np.arange(len(token_s))
+        token_s += self.layers * (self.layer_s + self.layer_token_s * counts)
+        token_s[0] = 0.0
+        self._token_s = token_s.tolist()
+        self._sequence_s = _summed(sequences, PER_SEQUENCE).tolist()
+        axes, cells, unused = _grid(attention)
+        self._extent = Extent(
+            tokens=min(len(self._token_s) - 1, axes[0][-1]),
+            decodes=min(len(self._sequence_s) - 1, axes[2][-1]),
+            prefill_context_tokens=axes[1][-1],
+            decode_context_tokens=axes[3][-1],
+        )
+        axes, cells = _continued(axes, monotone(cells) * self.layers)
+        self._axes, self._cells = axes, cells.ravel().tolist()
+        self._strides = tuple(step // cells.itemsize for step in cells.strides)
+        self._unused = unused
+        return self
+
+    @property
+    def extent(self) -> Extent:
+        """Where the tables end."""
+        return self._extent
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the three files together, for ``sha256``."""
+        return self._digest
+
+    @property
+    def unused(self) -> int:
+        """Rows of the attention table that belong to another grid than the one used."""
+        return self._unused
+
+    @property
+    def attention_axes(self) -> tuple[list[int], ...]:
+        """Sizes measured of chunk, its context, decodes and their context."""
+        chunk, context, decodes, decode_context = self._axes
+        return chunk, context[:-1], decodes, decode_context[:-1]
+
+    @override
+    def plain(self, shape: StepShape) -> float:
+        prefill_tokens, _, prefill_context, decodes, decode_context, sequences = shape
+        tokens = prefill_tokens + decodes
+        if tokens <= 0:
+            return 0.0
+        if tokens > self._extent.tokens or max(sequences, decodes) > self._extent.decodes:
+            raise ConfigError(
+                f"the tables end at {self._extent.tokens:,} tokens and {self._extent.decodes:,} "
+                f"sequences of a step; this one has {tokens:,} and {sequences:,}. Lower "
+                "max_num_batched_tokens or max_num_seqs; tables are not extrapolated."
+            )
+        mean_context = decode_context / decodes if decodes else 0.0
+        return (
+            self._token_s[tokens]
+            + self._sequence_s[sequences]
+            + self._attention_s(prefill_tokens, prefill_context, decodes, mean_context)
+        )
+
+    def _attention_s(self, *sizes: float) -> float:
+        """Multilinear between the corners of the cell that the sizes lie in."""
+        corners = [(0, 1.0)]
+        for axis, stride, size in zip(self._axes, self._strides, sizes, strict=True):
+            i = min(bisect_right(axis, size), len(axis) - 1) - 1
+            if i < 0:  # below the first size measured: as if it were that
+                continue
+            part = (size - axis[i]) / (axis[i + 1] - axis[i])
+            low, high = i * stride, (i + 1) * stride
+            if part == 0.0:
+                corners = [(at + low, w) for at, w in corners]
+            elif part == 1.0:
+                corners = [(at + high, w) for at, w in corners]
+            else:
+                corners = [
+                    corner
+                    for at, w in corners
+                    for corner in ((at + low, w * (1.0 - part)), (at + high, w * part))
+                ]
+        cells = self._cells
+        return sum(w * cells[at] for at, w in corners)
+
+
+def monotone(cells: Floats) -> Floats:
+    """Cells that never fall along any axis: the mean of running maximum and running minimum.
+
+    The maximum over all smaller sizes is too high and the minimum over all larger ones too
+    low; both rise everywhere, and so does their mean.
+    """
+    highest, lowest = cells, cells
+    for axis in range(cells.ndim):
+        highest = np.maximum.accumulate(highest, axis=axis)
+        lowest = np.flip(np.minimum.accumulate(np.flip(lowest, axis), axis=axis), axis)
+    middle: Floats = (highest + lowest) / 2
+    return middle
+
+
+def _summed(table: TableFile, parts: dict[str, int]) -> Floats:
+    """Seconds of all parts together, by size from 0, monotone; shape ``(largest + 1,)``."""
+    points: dict[str, dict[int, float]] = {}
+    for row in table.rows:
+        if row.layer not in parts:
+            raise table.fault(
+                row.line,
+                f"no layer is known by the name {row.layer!r}.{near(row.layer, parts)} "
+                f"Known: {', '.join(parts)}",
+            )
+        if row.sizes[0] < 1:
+            raise table.fault(row.line, "the size is 0, expected at least 1")
+        points.setdefault(row.layer, {})[row.sizes[0]] = row.seconds
+    lacking = [name for name in parts if name not in points and name not in MAY_LACK]
+    if lacking:
+        raise ConfigError(
+            f"table {table.path} has no rows for {', '.join(lacking)}; expected all layers. "
+            "What tensor parallelism leaves alone may stand in the table of one GPU: copy it."
+        )
+    largest = min(max(of) for of in points.values())
+    sizes = np.arange(1, largest + 1)
+    total = np.zeros(largest + 1)
+    for name, of in points.items():
+        known = sorted(of)
+        total[1:] += parts[name] * np.interp(sizes, known, [of[size] for size in known])
+    return monotone(total)
+
+
+def _grid(table: TableFile) -> tuple[tuple[list[int], ...], Floats, int]:
+    """Axes of the attention table, its cells, and how many rows lie beside this grid."""
+    rows = table.rows
+    for row in rows:
+        chunk, context, decodes, decode_context = row.sizes
+        if not (chunk or decodes) or (context and not chunk) or (decode_context and not decodes):
+            raise table.fault(
+                row.line, "is no step: expected a chunk or decodes, and contexts only with them"
+            )
+    beside: dict[int, set[tuple[int, ...]]] = {}
+    for row in rows:
+        beside.setdefault(row.sizes[0], set()).add(row.sizes[1:])
+    beside.pop(0, None)
+    found = [
+        _Candidate.of(table, beside, one)
+        # A file may hold two grids, which share some chunks: each chunk says what goes with it.
+        for one in {frozenset(others) for others in beside.values()}
+        if one <= beside[max(beside)]
+    ]
+    full = [grid for grid in found if not grid.absent]
+    if not full:
+        raise _no_grid(table, min(found, key=lambda grid: len(grid.absent), default=None))
+    best = max(full, key=lambda grid: (grid.cells.size, grid.axes))
+    for chunk, others in sorted(beside.items()):
+        lost = best.others - others
+        if lost and len(lost) < FEW * len(best.others):
+            context, decodes, decode_context = min(lost)
+            raise _no_grid(
+                table, best._replace(absent=[(chunk, context, decodes, decode_context)])
+            )
+    on_grid = [set(axis) | {0} for axis in best.axes]
+    unused = sum(
+        any(size not in known for size, known in zip(row.sizes, on_grid, strict=True))
+        for row in rows
+    )
+    return best.axes, best.cells, unused
+
+
+class _Candidate(NamedTuple):
+    """A grid of the chunks that have the same sizes beside them."""
+
+    others: frozenset[tuple[int, ...]]
+    axes: tuple[list[int], ...]
+    cells: Floats
+    absent: list[tuple[int, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        table: TableFile,
+        beside: dict[int, set[tuple[int, ...]]],
+        others: frozenset[tuple[int, ...]],
+    ) -> Self:
+        """The grid of all chunks that have these contexts, decodes and their contexts."""
+        axes = (
+            [0, *sorted(chunk for chunk in beside if beside[chunk] >= others)],
+            sorted({context for context, _, _ in others}),
+            sorted({0, *(row.sizes[2] for row in table.rows)}),
+            sorted({decode_context for _, decodes, decode_context in others if decodes}),
+        )
+        if min(len(axis) for axis in axes) < 2 or len(axes[2]) < 4:
+            raise ConfigError(
+                f"table {table.path} has too few sizes to go between: "
+                + ", ".join(f"{len(a)} of {n}" for n, a in zip(ATTENTION, axes, strict=True))
+                + "; expected 2 of each and 4 of n_decode, 0 included"
+            )
+        cells = _filled(_cells(table, axes), axes[2])
+        absent = [
+            tuple(axis[int(i)] for axis, i in zip(axes, place, strict=True))
+            for place in np.argwhere(np.isnan(cells))
+        ]
+        return cls(others, axes, cells, absent)
+
+
+def _no_grid(table: TableFile, nearest: _Candidate | None) -> ConfigError:
+    if nearest is None:
+        return ConfigError(f"table {table.path} has no rows with a prefill_chunk")
+    told = ", ".join(f"{n} {v}" for n, v in zip(ATTENTION, nearest.absent[0], strict=True))
+    return ConfigError(
+        f"table {table.path} is no full grid: no row for {told}"
+        + (f", nor for {len(nearest.absent) - 1:,} more" if len(nearest.absent) > 1 else "")
+        + ". It may have been cut short."
+    )
+
+
+def _cells(table: TableFile, axes: Sequence[list[int]]) -> Floats:
+    """Seconds at each combination of sizes, NaN for what was not measured."""
+    places = [{size: i for i, size in enumerate(axis)} for axis in axes]
+    cells = np.full([len(axis) for axis in axes], np.nan)
+    for row in table.rows:
+        chunk, context, decodes, decode_context = row.sizes
+        on_grid = (
+            chunk in places[0]
+            and (not chunk or context in places[1])
+            and (not decodes or decode_context in places[3])
+        )
+        if not on_grid:
+            continue
+        at: list[int | slice] = [
+            places[0][chunk],
+            places[1][context] if chunk else slice(None),
+            places[2][decodes],
+            places[3][decode_context] if decodes else slice(None),
+        ]
+        cells[tuple(at)] = row.seconds
+    cells[0, :, 0, :] = 0.0
+    return cells
+
+
+def _filled(cells: Floats, decodes: list[int]) -> Floats:
+    """With what the layout leaves out: prefills beside the most decodes, one sequence too many.
+
+    They continue the straight line through the two numbers of decodes before.
+    """
+    last, before = np.array(cells[:, :, -2]), np.array(cells[:, :, -3])
+    slope = (last - before) / (decodes[-2] - decodes[-3])
+    line = last + slope * (decodes[-1] - decodes[-2])
+    found = cells.copy()
+    found[1:, :, -1] = np.where(np.isnan(cells[1:, :, -1]), line[1:], cells[1:, :, -1])
+    return found
+
+
+def _continued(axes: tuple[list[int], ...], cells: Floats) -> tuple[tuple[list[int], ...], Floats]:
+    """With one more size on both context axes, on the line through the last two."""
+    longer = [list(axis) for axis in axes]
+    for axis in (1, 3):
+        before, last = np.moveaxis(cells, axis, 0)[-2:]
+        slope = (last - before) / (longer[axis][-1] - longer[axis][-2])
+        end = last + slope * (FAR_TOKENS - longer[axis][-1])
+        # Lines may cross on the way: the higher one counts for all larger sizes.
+        for across in range(end.ndim):
+            end = np.maximum.accumulate(end, axis=across)
+        longer[axis].append(FAR_TOKENS)
+        cells = np.concatenate([cells, np.expand_dims(end, axis)], axis=axis)
+    return tuple(longer), np.ascontiguousarray(cells)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import Profile, load_profile, profile_names
-from batchpolicy.step_cost import StepShape
+from batchpolicy.profiles.facts import profile_facts
+from batchpolicy.step_cost import FormulaCost, StepShape
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,14 @@ def written(fields: dict[str, Any], folder: Path) -> Path:
 
 
 ROOT = Path(__file__).parents[2]
+FROM_TABLES = "rtx4090-llama-3.1-8b"
 every_profile = pytest.mark.parametrize("name", profile_names())
+every_profile_of_the_grid = pytest.mark.parametrize(
+    "name", [name for name in profile_names() if name != FROM_TABLES]
+)
 
 
-def test_three_gpus_with_two_models_are_shipped() -> None:
+def test_three_gpus_with_two_models_and_a_desktop_gpu_are_shipped() -> None:
     assert profile_names() == [
         "a100-llama-3.1-70b-tp4",
         "a100-llama-3.1-8b",
@@ -46,10 +52,11 @@ def test_three_gpus_with_two_models_are_shipped() -> None:
         "h100-llama-3.1-8b",
         "h200-llama-3.1-70b-tp2",
         "h200-llama-3.1-8b",
+        FROM_TABLES,
     ]
 
 
-@every_profile
+@every_profile_of_the_grid
 def test_a_shipped_profile_says_what_it_is(name: str) -> None:
     profile = load_profile(name)
     gpu, rest = name.split("-", maxsplit=1)
@@ -67,7 +74,7 @@ def test_a_shipped_profile_says_what_it_is(name: str) -> None:
     assert profile.origin.date
 
 
-@every_profile
+@every_profile_of_the_grid
 def test_a_shipped_profile_keeps_to_the_errors_that_its_page_allows(name: str) -> None:
     fit = load_profile(name).fit
     for overall, by_kind in (
@@ -187,7 +194,7 @@ def test_the_h100_profile_gives_what_its_formula_gives_by_hand(h100: Profile) ->
     ) == pytest.approx(prompt_s, rel=1e-4)
 
 
-@every_profile
+@every_profile_of_the_grid
 def test_limits_inside_the_envelope_pass_and_others_are_refused_with_both_figures(
     name: str,
 ) -> None:
@@ -200,7 +207,7 @@ def test_limits_inside_the_envelope_pass_and_others_are_refused_with_both_figure
     assert "max_num_batched_tokens is 8,193, measured up to 8,192" in str(e.value)
 
 
-@every_profile
+@every_profile_of_the_grid
 def test_contexts_past_those_measured_are_extended_and_end_at_131072(name: str) -> None:
     # Prompts were measured to 8,192 cached and 16,384 new tokens, decodes to 32,768.
     profile = load_profile(name)
@@ -215,6 +222,7 @@ def test_contexts_past_those_measured_are_extended_and_end_at_131072(name: str) 
 @every_profile
 def test_the_page_of_profiles_says_what_the_profile_does(name: str) -> None:
     profile = load_profile(name)
+    assert profile.fit is not None
     fit, bias = profile.fit, [part.bias for part in profile.fit.by_kind.values()]
     cells = [
         f"`{name}`",
@@ -231,6 +239,124 @@ def test_the_page_of_profiles_says_what_the_profile_does(name: str) -> None:
     ]
     page = (ROOT / "docs/profiles.md").read_text()
     assert f"| {' | '.join(cells)} |" in page.splitlines()
+
+
+def test_the_profile_made_of_tables_says_so_and_ends_where_they_end() -> None:
+    profile = load_profile(FROM_TABLES)
+    assert (profile.hardware, profile.model) == (
+        "NVIDIA GeForce RTX 4090",
+        "meta-llama/Llama-3.1-8B",
+    )
+    assert "LLMServingSim" in profile.origin.data
+    assert "no data copied" in profile.origin.licence
+    assert "uncalibrated" in profile.origin.measures
+    # 2,588 blocks of 16 tokens, as vLLM reported them; nothing was computed.
+    assert (profile.kv_tokens, profile.kv_memory) == (2588 * 16, None)
+    assert "2,588 blocks of 16 tokens" in profile.kv_source
+    profile.check_limits(Asked(max_num_seqs=256, max_num_batched_tokens=2048))
+    with pytest.raises(ConfigError, match="max_num_batched_tokens is 2,049, measured up to 2,048"):
+        profile.check_limits(Asked(max_num_seqs=256, max_num_batched_tokens=2049))
+    assert not profile.is_extended(16_384)
+    assert profile.is_extended(16_385)
+
+
+def test_the_profile_made_of_tables_is_no_faster_than_its_data_sheet() -> None:
+    cost = load_profile(FROM_TABLES).cost
+    assert isinstance(cost, FormulaCost)
+    # 16,060,522,496 bytes of weights at 1,008 GB/s; 131,072 bytes a token of KV, of which the
+    # fit gives away a hundredth. A token multiplies by all but embedding and output layer, of
+    # 128,256 x 4,096 values each, at 165 TFLOPS.
+    assert cost.base_s + cost.weights_s > 16_060_522_496 / 1.008e12
+    assert cost.decode_context_token_s > 0.99 * 131_072 / 1.008e12
+    assert cost.token_s > (16_060_522_496 - 2 * 2 * 128_256 * 4096) / 165e12
+
+
+def test_a_profile_file_may_name_tables_beside_it_and_takes_their_envelope(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "attention.csv").write_text(
+        "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n"
+        "16,0,0,0,1\n16,8,0,0,2\n"
+        + "".join(f"0,0,{n},{m},{n * m}\n" for n in (1, 2, 4) for m in (16, 32))
+        + "".join(
+            f"16,{p},{n},{m},{p + n * m}\n" for p in (0, 8) for n in (1, 2) for m in (16, 32)
+        )
+    )
+    layers = "layernorm qkv_proj rotary_emb o_proj gate_up_proj act_fn down_proj".split()
+    dense = [
+        f"{name},{n},1\n" for name in (*layers, "embedding", "final_layernorm") for n in (1, 20)
+    ]
+    (tmp_path / "dense.csv").write_text("layer,tokens,time_us\n" + "".join(dense))
+    heads = [f"{name},{n},1\n" for name in ("lm_head", "sampler") for n in (1, 4)]
+    (tmp_path / "heads.csv").write_text("layer,sequences,time_us\n" + "".join(heads))
+    files = {"attention": "attention.csv", "dense": "dense.csv", "per_sequence": "heads.csv"}
+    del fields["envelope"], fields["fit"], fields["kv_tokens"], fields["kv_memory"]
+    fields["cost"] = files | {"layers": 1}
+    profile = load_profile(written(fields, tmp_path))
+    # 8 parts, 2 once a step, 2 heads, each 1 us, and 2 decodes at 32.
+    shape = StepShape(decodes=2, decode_context=64, sequences=2)
+    assert profile.cost(shape) == pytest.approx(76e-6)
+    assert profile.trust == "interpolated in tables, uncalibrated"
+    with pytest.raises(ConfigError, match="max_num_batched_tokens is 17, measured up to 16"):
+        profile.check_limits(Asked(max_num_seqs=4, max_num_batched_tokens=17))
+    fields["cost"]["attention"] = "none.csv"
+    with pytest.raises(ConfigError, match=r"cost: table .*none\.csv cannot be read: No such file"):
+        load_profile(written(fields, tmp_path))
+
+
+def test_kv_tokens_from_nowhere_are_refused(fields: dict[str, Any], tmp_path: Path) -> None:
+    del fields["kv_memory"]
+    with pytest.raises(ConfigError, match="kv_tokens is given without its kv_memory or kv_source"):
+        load_profile(written(fields, tmp_path))
+    fields["kv_source"] = "logged by vLLM"
+    assert load_profile(written(fields, tmp_path)).kv_tokens == 438_608
+    del fields["kv_tokens"]
+    with pytest.raises(ConfigError, match="nothing is guessed: give --kv-tokens"):
+        load_profile(written(fields, tmp_path)).kv_tokens  # noqa: B018 - the property raises
+
+
+def test_the_profiles_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [
+        line.split()[0] for line in lines if line.startswith(("a1", "h", "r"))
+    ] == profile_names()
+    assert main(["profiles", "list", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in told] == profile_names()
+    assert all(one["kv_tokens"] > 0 and one["origin"]["data"] for one in told)
+
+
+def test_a_profile_is_shown_with_all_that_it_holds(
+    h100: Profile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profiles", "show", h100.name]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "meta-llama/Meta-Llama-3.1-8B on NVIDIA H100 SXM 80 GB",
+        "fitted with a median error of 1.8%, at most 8.6%",
+        "Apache-2.0",
+        "438,608",
+        "decodes up to 512",
+        "1 decode at 1,024 tokens 6.6 ms",
+    ):
+        assert part in shown
+    assert main(["profiles", "show", h100.name, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["envelope"]["mixed_decodes"] == 256
+    one = StepShape(decodes=1, decode_context=1024, sequences=1)
+    assert told["steps_s"]["1 decode at 1,024 tokens"] == h100.cost(one)
+
+
+def test_steps_outside_the_envelope_are_not_shown(fields: dict[str, Any], tmp_path: Path) -> None:
+    fields["envelope"] |= {"decodes": 100, "mixed_decodes": 20, "prefill_tokens": 1000}
+    told = profile_facts(load_profile(written(fields, tmp_path)))["steps_s"]
+    assert set(told) == {"1 decode at 1,024 tokens", "32 decodes at 1,024", "a prompt of 512"}
+
+
+def test_a_profile_that_is_not_there_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "show", "h100-lama-3.1-8b"]) == 2
+    assert "Did you mean 'h100-llama-3.1-8b'?" in capsys.readouterr().err
 
 
 def test_an_unknown_name_gets_the_nearest_one_and_the_list() -> None:

@@ -16,6 +16,7 @@ COEFFICIENTS = st.builds(
     attention_pair_s=st.floats(0.0, 1e-6),
     prefill_context_token_s=st.floats(0.0, 1e-5),
     decode_context_token_s=st.floats(0.0, 1e-5),
+    mixed_context_token_s=st.floats(0.0, 1e-5),
     sequence_s=st.floats(0.0, 1e-3),
 )
 COUNTS = st.integers(0, 1_000_000)
@@ -74,6 +75,22 @@ def test_the_duration_never_falls_when_a_field_grows(
 @given(COEFFICIENTS, SHAPES)
 def test_a_step_with_tokens_takes_time(cost: FormulaCost, shape: StepShape) -> None:
     assert (cost(shape) > 0.0) == (shape.prefill_tokens + shape.decodes > 0)
+
+
+def test_decodes_beside_a_prefill_read_their_context_at_a_price_on_top() -> None:
+    cost = FormulaCost(base_s=1.0, decode_context_token_s=0.5, mixed_context_token_s=0.25)
+    decodes = StepShape(decodes=1, decode_context=8, sequences=1)
+    assert cost(decodes) == 1.0 + 8 * 0.5
+    assert cost(decodes._replace(prefill_tokens=1)) == 1.0 + 8 * 0.75
+
+
+@given(COEFFICIENTS, SHAPES, st.floats(0.1, 10.0), st.floats(0.0, 1.0))
+def test_an_adjusted_cost_is_the_scaled_one_plus_the_overhead_of_each_step(
+    cost: FormulaCost, shape: StepShape, scale: float, overhead_s: float
+) -> None:
+    plain_s = cost(shape)
+    expected_s = plain_s * scale + overhead_s if plain_s else 0.0
+    assert cost.adjusted(scale, overhead_s)(shape) == pytest.approx(expected_s)
 
 
 def test_coefficients_take_durations_with_units() -> None:

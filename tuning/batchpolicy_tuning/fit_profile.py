@@ -256,6 +256,8 @@ def _known(table: dict[str, _T], what: str, name: str) -> _T:
 def fit_table(profile: Profile) -> str:
     """Errors by kind of step, in percent, as lines for a terminal; bias keeps its sign."""
     fit = profile.fit
+    if fit is None:
+        return "no fit"
     lines = [
         f"{'':10}{'rows':>6}{'median':>10}{'p95':>8}{'worst':>8}{'bias':>8}"
         f"   {'held out':>8}    p95  worst   bias"
@@ -307,7 +309,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {e}", file=sys.stderr)
         return 2
     print(fit_table(profile))
-    print(f"KV tokens {profile.kv_tokens:,}: {profile.kv_memory.derivation}")
+    if profile.kv_memory is not None:
+        print(f"KV tokens {profile.kv_tokens:,}: {profile.kv_memory.derivation}")
     print(f"wrote {args.out}")
     return 0
 

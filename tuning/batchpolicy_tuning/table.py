@@ -156,8 +156,7 @@ def notes(results: Results) -> list[str]:
         f"{plan.limits.kv_blocks * plan.limits.kv_block_tokens:,} tokens of KV, "
         f"{loras}seed {plan.seed}; "
         f"{results.wall_s:.0f} s on {plan.processes} processes.",
-        f"Step times: {plan.profile.name}, fitted with a median error of "
-        f"{plan.profile.fit.overall.median:.1%}, at most {plan.profile.fit.overall.worst:.1%}"
+        f"Step times: {plan.profile.name}, {plan.profile.trust}"
         + (
             ", extended: some contexts are longer than those measured."
             if results.extended

@@ -31,6 +31,15 @@ def test_a_backlog_takes_replications_from_all_over_until_the_seats_fill_eight_t
     assert len({r.id for r in work}) == 30
 
 
+def test_who_follows_another_is_there_at_once_in_a_backlog() -> None:
+    first, second = _trace(2).requests
+    later = replace(second, arrival_after=first.id, gap_s=9.0, ready_at_s=20.0)
+    work = backlog([Workload("t", (first, later))] * 2, seats=8).requests
+    assert [r.id for r in work] == ["0/r0", "0/r1", "1/r0", "1/r1"]
+    assert {(r.arrival_s, r.arrival_after, r.gap_s) for r in work} == {(0.0, "", 0.0)}
+    assert all(r.ready_at_s < 0.0 for r in work)
+
+
 def test_the_drain_counts_only_as_far_as_the_queue_lasted() -> None:
     # Two seats: a and b run 0 to 1 and 0 to 4, c 1 to 2, d from 2. At 2 s the queue is
     # empty; by then a, c, half of b and nothing of d are done.

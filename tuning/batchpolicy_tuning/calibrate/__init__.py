@@ -1,0 +1,1 @@
+"""``batchpolicy calibrate``: a step cost fitted to a real run, judged on what it did not see."""
