@@ -37,6 +37,8 @@ _THE_USERS = (ConfigError, WorkloadError, EngineUnavailable)
 # Help without importing what runs the command.
 _SUMMARIES = {
     "ab": "Compare policies on an engine: paired intervals, losers shown.",
+    "cases": "Run scheduling cases: what each asks, what came out.",
+    "conformance": "Hold the light engine to the step plans of a real one.",
     "calibrate": "Fit a profile to a real run and judge it on requests the fit did not see.",
 }
 

@@ -146,6 +146,8 @@ def calibrate(
             except OSError as e:
                 raise BatchPolicyError(f"{out}: cannot be written: {e.strerror}") from e
             progress(f"wrote {out}")
+        else:
+            progress("not written; -o FILE.json writes the calibrated profile")
 
 
 def parse_limit(text: str) -> float:
