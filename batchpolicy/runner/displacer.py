@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 
 import numpy as np
@@ -43,6 +44,8 @@ class Displacer:
         self._counters = counters
         self._order: list[int] = []
         """Rows that may go, the first to go in front, hence worse classes before better ones."""
+        self._classes: list[int] = []
+        """Of those rows, the priority with its sign turned, hence ascending."""
         self._frees: list[Room] = []
         self._prepared = self._measured = False
         self.victims: list[str] = []
@@ -51,12 +54,10 @@ class Displacer:
         """Displace just enough rows of classes worse than ``priority``, or nobody."""
         if not self._prepared:
             self._prepare()
-        if need.blocks > 0:
+        worse = bisect.bisect_left(self._classes, -priority)
+        if worse and need.blocks > 0 and not self._measured:
             self._ask()
-        classes = self._running.priority
-        worse = 0
-        while worse < len(self._order) and classes[self._order[worse]] > priority:
-            worse += 1
+            worse = bisect.bisect_left(self._classes, -priority)
         chosen = just_enough(self._frees[:worse], need) if worse else None
         # Nobody to displace: the row is held by another in front of it, and must wait with it.
         if not chosen or len(chosen) > MAX_VICTIMS_A_STEP - len(self.victims):
@@ -81,7 +82,7 @@ class Displacer:
         ids = self._running.request_id
         for place in sorted(chosen, reverse=True):
             self.victims.append(ids[self._order.pop(place)])
-            del self._frees[place]
+            del self._frees[place], self._classes[place]
         return Room(
             seats=sum(room.seats for room in freed),
             blocks=sum(room.blocks for room in freed),
@@ -121,7 +122,9 @@ class Displacer:
 
     def _measure(self, held: IntArray) -> None:
         # A victim also gives back the tokens and blocks that it would take in this step.
+        rows = self._order
+        self._classes = (-self._running.priority[rows]).tolist()
+        blocks, tokens = (held + self._demand.blocks)[rows], self._demand.tokens[rows]
         self._frees = [
-            Room(1, int(held[row] + self._demand.blocks[row]), int(self._demand.tokens[row]))
-            for row in self._order
+            Room(1, *freed) for freed in zip(blocks.tolist(), tokens.tolist(), strict=True)
         ]

@@ -39,6 +39,8 @@ class Ledger:
         self._turns: dict[int, int] = {}
         self._unstamped: list[int] = []
         self._many_passed = _MANY_PASSED
+        self.changes = 0
+        """Arrivals, ends, admissions and preemptions so far."""
 
     @property
     def now_s(self) -> float:
@@ -60,6 +62,7 @@ class Ledger:
 
     def arrived(self, request_id: str, facts: RequestFacts) -> int:
         """The slot of a new request, whose id the table must not have."""
+        self.changes += 1
         self.batch.settle()
         session = self._sessions(facts.session)
         turn = self._turns.get(session, 0) if session >= 0 else 0
@@ -95,6 +98,7 @@ class Ledger:
         slot = self.table.slots.get(request_id)
         if slot is None or slot in self.running:
             return
+        self.changes += 1
         source, target = (self.blocked, self.waiting) if flag else (self.waiting, self.blocked)
         if source.discard(slot):
             target.add(slot, self._priority(slot))
@@ -108,6 +112,7 @@ class Ledger:
         """A request ended, from whatever state; unknown and ended ids are ignored."""
         if request_id not in self.table:
             return
+        self.changes += 1
         slot = self.table.forget(request_id)
         if slot in self.running:
             self.batch.left(request_id, slot)
@@ -128,6 +133,7 @@ class Ledger:
         slot = self.table.slots.get(request_id)
         if slot is None or not self.running.discard(slot):
             return
+        self.changes += 1
         self.batch.left(request_id, slot, results_count=True)
         columns = self.table.columns
         columns["computed_tokens"][slot] = 0
@@ -145,6 +151,7 @@ class Ledger:
         """
         self.batch.settle()
         columns = self.table.columns
+        self.changes += 1
         seated = 0
         first: list[int] = []
         for request_id, hit in found.items():

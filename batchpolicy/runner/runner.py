@@ -27,6 +27,8 @@ from batchpolicy.runner.planner import SPARE_ROWS, Left, Planner
 logger = logging.getLogger(__name__)
 
 _NOTHING = Plan()
+VAIN_STEPS = 8
+"""Steps without a change in which displacement is not tried again after it was in vain."""
 MAX_QUIET_STEPS = 64
 """Steps after which events are delivered although nothing is to be planned."""
 
@@ -94,6 +96,8 @@ class PolicyRunner:
         """Limits that the engine knows of."""
         self._index = 0
         self._quiet_steps = 0
+        self._vain_at = self._vain_until = -1
+        """When displacement was last tried in vain, in changes of the ledger, and until when."""
 
     def arrived(self, request_id: str, facts: RequestFacts) -> None:
         """A request came; O(1), and a known id is ignored."""
@@ -210,6 +214,8 @@ class PolicyRunner:
             blocks = free_kv_blocks - int(needs.blocks.sum())
         left = Left(free_seats, blocks, ceiling - needs.wanted)
         plan = self._planner.displace(drawn, running, step, needs, left, peak)
+        if not plan.preempt:
+            self._vain_at, self._vain_until = ledger.changes, self._index + VAIN_STEPS
         return plan._replace(reorder=crowds)
 
     def _peak(
@@ -318,6 +324,9 @@ class PolicyRunner:
     def _could_displace(self, waiting: Requests, running: Requests) -> bool:
         queue, batch = self._ledger.waiting, self._ledger.running
         if not queue or not batch or queue.most_urgent >= batch.least_urgent:
+            return False
+        # The policy's order moves with time, but not so fast that each step would change it.
+        if self._vain_at == self._ledger.changes and self._index < self._vain_until:
             return False
         return self._planner.wants_room(waiting, running, self._ledger.now_s)
 

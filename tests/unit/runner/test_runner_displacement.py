@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import PrivateAttr
 from typing_extensions import override
 
 from batchpolicy.config import LimitSettings, Memory
-from batchpolicy.policy import Step, Tags
-from batchpolicy.requests import IntArray, Requests, Status
+from batchpolicy.policy import Ranking, Step, Tags
+from batchpolicy.requests import FloatArray, IntArray, Requests, Status
 from batchpolicy.runner import Plan
 from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, MAX_VICTIMS_A_STEP
+from batchpolicy.runner.runner import VAIN_STEPS
 from tests.support.policies import Arrival, Patched
 from tests.support.rig import Rig
 
@@ -268,3 +270,34 @@ def test_a_request_that_has_had_its_first_token_displaces_at_once() -> None:
     rig.running("victim", priority=5)
     rig.runner.scheduled({}, {}, ["preempted"])
     assert rig.plan(seats=0).preempt == ["victim"]
+
+
+class Clinging(Arrival):
+    """Gives nobody up, and counts how often it is asked to rank."""
+
+    _asked: list[int] = PrivateAttr(default_factory=list)
+
+    @override
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        self._asked.append(step.index)
+        return super().rank(waiting, step)
+
+    @override
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        return np.full(len(running), np.inf)
+
+
+def test_displacement_in_vain_is_tried_again_after_a_change_or_some_steps() -> None:
+    policy = Clinging()
+    rig = Rig(policy, max_running=1)
+    rig.running("victim", priority=5)
+    rig.arrive("urgent", priority=0)
+    policy._asked.clear()
+    for _ in range(VAIN_STEPS + 1):
+        rig.plan(seats=0)
+    first, again = policy._asked
+    assert again == first + VAIN_STEPS
+    rig.plan(seats=0)
+    rig.arrive("another", priority=0)
+    rig.plan(seats=0)
+    assert policy._asked == [first, again, again + 2]
