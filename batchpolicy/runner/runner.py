@@ -163,11 +163,14 @@ class PolicyRunner:
         ledger, engine = self._ledger, self.engine
         ceiling = self._limits.token_budget or engine.max_token_budget
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
-        displace = self._displace and self._could_displace(waiting, running)
         # Each running row takes a block or two at most, and prompts those of the budget.
         most = 2 * len(running) + ceiling // engine.kv_block_tokens
         tight = free_kv_blocks < most
         crowded = ledger.batch.mid_prefill > 0
+        displace = self._displace and self._could_displace(waiting, running)
+        if displace and free_seats > 0 and not (tight or crowded):
+            # There is room for the first at least; the next step will see about the others.
+            displace = int(waiting.need_kv_blocks.max()) > free_kv_blocks - most
         watched = displace or (self._displace and (tight or crowded))
         full = self._planner.is_full(len(waiting))
         if not (watched or full or (len(waiting) and free_seats > 0)):
