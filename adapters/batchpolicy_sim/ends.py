@@ -21,9 +21,7 @@ class Ends:
     runner ends who is past its time and whose prompt alone is too large.
     """
 
-    def __init__(
-        self, batch: Batch, limits: EngineLimits, ttl_s: float, *, native: bool
-    ) -> None:
+    def __init__(self, batch: Batch, limits: EngineLimits, ttl_s: float, *, native: bool) -> None:
         self._batch = batch
         self._limits = limits
         self._ttl_s = ttl_s
@@ -78,4 +76,3 @@ def _first_part(job: Job, limits: EngineLimits) -> int:
     """Tokens that its first step has to hold where prompts go whole."""
     threshold = limits.long_prefill_token_threshold
     return min(job.prompt, threshold) if threshold else job.prompt
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,7 +89,7 @@ class VllmReplay(Engine):
         cls: type = seams.AsyncScheduler if limits.async_scheduling else seams.Scheduler
         if config is not None:
             cls = scheduler_class(cls, config, clock)
-        engine_config = self._configs[limits]
+        engine_config = _of_its_own(self._configs[limits])
         scheduler = make_scheduler(cls, engine_config)
         timed = _Timed(scheduler)
         front_of(scheduler, workload, limits, clock, native=native)
@@ -116,6 +117,13 @@ class VllmReplay(Engine):
                 f"workload {workload.name!r}: requests have {' and '.join(fields)}, which the "
                 "replay on vLLM does not honour yet; leave it out."
             )
+
+
+def _of_its_own(engine_config: Any) -> Any:
+    """The configuration for one scheduler, whose limits a policy may change."""
+    own = copy.copy(engine_config)
+    own.scheduler_config = copy.copy(engine_config.scheduler_config)
+    return own
 
 
 def _refuse_limits_that_it_lacks(limits: EngineLimits) -> None:

@@ -50,6 +50,7 @@ def backlog(replications: Sequence[Workload], seats: int) -> Workload:
     """Work that is all there at time 0: replications joined until they fill the seats 8 times.
 
     They are taken spread evenly over all, so that no part of a trace stands for the whole.
+    Requests that come after another's end, or could start later, are there at once as well.
     """
     joined: list[Workload] = []
     for k in _spread(len(replications)):
@@ -63,6 +64,9 @@ def backlog(replications: Sequence[Workload], seats: int) -> Workload:
             # Replications name their sessions alike, and share no conversation.
             session=f"{i}/{r.session}" if r.session else "",
             arrival_s=0.0,
+            arrival_after="",
+            gap_s=0.0,
+            ready_at_s=-math.inf,
             deadline_s=math.inf,
             cancel_at_s=math.inf,
             queue_ttl_s=math.inf,

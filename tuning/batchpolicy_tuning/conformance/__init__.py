@@ -1,0 +1,1 @@
+"""The light engine held to the step plans of a real one."""

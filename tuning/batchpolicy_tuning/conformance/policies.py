@@ -1,0 +1,46 @@
+"""Policies that random workloads are served under."""
+
+from __future__ import annotations
+
+from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, PolicySpec, Queue
+
+
+def _config(name: str, **parts: object) -> PolicyConfig:
+    return PolicyConfig.model_validate({"policy": PolicySpec(name=name), **parts})
+
+
+FCFS = _config("fcfs")
+STRICT_PRIORITY = PolicyConfig(
+    policy=PolicySpec(name="priority", params={"ageing_s": "inf"}), preempt="never"
+)
+BENEFIT = _config("benefit")
+
+NATIVE: tuple[PolicyConfig | None, ...] = (None, FCFS, STRICT_PRIORITY)
+"""Orders of the engine's own."""
+PLANNED = (
+    BENEFIT,
+    _config("benefit", preempt="never", bounds=Bounds(max_bypass_s=0.0)),
+    _config("edf", preempt="class"),
+    _config("priority"),
+    _config(
+        "benefit",
+        queue=Queue(ttl_s=0.4),
+        limits=LimitSettings(max_num_seqs=3, max_num_batched_tokens=40, prefill_chunk=24),
+    ),
+    _config("fcfs", preempt="class", queue=Queue(ttl_s=1.0)),
+    _config("batchpolicy_tuning.conformance.restless:Restless", preempt="class"),
+    _config("virtual-token-counter", memory=Memory(look_ahead=False)),
+    _config("benefit", bounds=Bounds(max_wait_s=0.5, max_overtakes=3), queue=Queue(max_waiting=6)),
+    _config(
+        "priority",
+        bounds=Bounds(max_wait_s=0.2, turns="none"),
+        limits=LimitSettings(long_prompts_give_way=False),
+    ),
+)
+"""What the policy runner plans."""
+
+
+def policy_of(seed: int) -> PolicyConfig | None:
+    """Orders of the engine's own and planned ones take turns."""
+    configs = NATIVE if seed % 2 else PLANNED
+    return configs[seed // 2 % len(configs)]
