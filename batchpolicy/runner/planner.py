@@ -85,13 +85,13 @@ class Planner:
         """More wait than may, unless some of them can start."""
         return self.max_waiting is not None and waiting > self.max_waiting
 
-    def wants_room(self, waiting: Requests, running: Requests, now_s: float) -> bool:
-        """Some waiting row presses, and some running row of a worse class may be displaced."""
+    def wanting_room(self, waiting: Requests, running: Requests, now_s: float) -> int:
+        """How many waiting rows press, and are of a better class than one that may go."""
         may_go = self.displaced[running.slot] < MAX_DISPLACED_A_REQUEST
         if not may_go.any():
-            return False
+            return 0
         worst = running.priority[may_go].max()
-        return bool((_pressing(waiting, now_s) & (waiting.priority < worst)).any())
+        return int((_pressing(waiting, now_s) & (waiting.priority < worst)).sum())
 
     def draw(self, waiting: Requests, step: Step, window: int) -> Drawn:
         """The ``window`` best waiting rows in their order, and those that the policy refuses."""

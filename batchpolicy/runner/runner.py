@@ -167,10 +167,11 @@ class PolicyRunner:
         most = 2 * len(running) + ceiling // engine.kv_block_tokens
         tight = free_kv_blocks < most
         crowded = ledger.batch.mid_prefill > 0
-        displace = self._displace and self._could_displace(waiting, running)
-        if displace and free_seats > 0 and not (tight or crowded):
-            # There is room for the first at least; the next step will see about the others.
-            displace = int(waiting.need_kv_blocks.max()) > free_kv_blocks - most
+        pressing = self._wanting_room(waiting, running) if self._displace else 0
+        displace = pressing > 0
+        if 0 < pressing <= free_seats and not (tight or crowded):
+            # All of them find a seat anyway.
+            displace = int(waiting.need_kv_blocks.sum()) > free_kv_blocks - most
         watched = displace or (self._displace and (tight or crowded))
         full = self._planner.is_full(len(waiting))
         if not (watched or full or (len(waiting) and free_seats > 0)):
@@ -324,14 +325,15 @@ class PolicyRunner:
         self.preempted(lost)
         ledger.admitted(seated)
 
-    def _could_displace(self, waiting: Requests, running: Requests) -> bool:
+    def _wanting_room(self, waiting: Requests, running: Requests) -> int:
+        """Waiting rows that others might be displaced for."""
         queue, batch = self._ledger.waiting, self._ledger.running
         if not queue or not batch or queue.most_urgent >= batch.least_urgent:
-            return False
+            return 0
         # The policy's order moves with time, but not so fast that each step would change it.
         if self._vain_at == self._ledger.changes and self._index < self._vain_until:
-            return False
-        return self._planner.wants_room(waiting, running, self._ledger.now_s)
+            return 0
+        return self._planner.wanting_room(waiting, running, self._ledger.now_s)
 
     def _demand(self, running: Requests, token_budget: int) -> Demand:
         return demand(
