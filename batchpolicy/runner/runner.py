@@ -150,7 +150,9 @@ class PolicyRunner:
         if refuse or plan.refuse:
             self.counters["refused"] += len(refuse) + len(plan.refuse)
             plan = plan._replace(refuse=refuse + plan.refuse)
-        limits = self._limits._replace(prefill_chunk=self._planner.chunk)
+        limits, chunk = self._limits, self._planner.chunk
+        if chunk != limits.prefill_chunk:
+            limits = limits._replace(prefill_chunk=chunk)
         if limits != self._told:
             lifted = limits.prefill_chunk is None and self._told.prefill_chunk is not None
             self._told = limits
