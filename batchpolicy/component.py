@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from batchpolicy.quantities import parse_seconds
 
-_NUMBERS = {str(int), str(float), str(int | None), str(float | None)}
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types that a union is of, without what they are annotated with."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _kinds(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _kinds(part)
+    else:
+        yield annotation
 
 
 class Component(BaseModel):
@@ -41,8 +53,13 @@ class Component(BaseModel):
             return parse_seconds(value)
         if isinstance(value, float) and math.isnan(value):
             raise ValueError("expected a number, not NaN")
-        if isinstance(value, bool) and str(cls.model_fields[name].annotation) in _NUMBERS:
+        kinds = set(_kinds(cls.model_fields[name].annotation))
+        if isinstance(value, bool) and kinds <= {int, float, NoneType}:
             raise ValueError("expected a number, not a truth value")
+        if isinstance(value, str) and kinds <= {int, float, NoneType} and kinds != {NoneType}:
+            raise ValueError("expected a number")
+        if kinds == {bool} and not isinstance(value, bool):
+            raise ValueError("expected true or false")
         return value
 
     def __eq__(self, other: object) -> bool:

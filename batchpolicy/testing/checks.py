@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Policy
 from batchpolicy.testing import accounting, scoring
 
@@ -84,15 +85,23 @@ def check_policy(
         reason = expected.get(name)
         try:
             check(policy)
-        except Exception as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:
+            # One that leaves by SystemExit must not decide how the checks end.
+            e = fault if isinstance(fault, Exception) else _left(fault)
             if reason is None and on_fail == "raise":
-                raise
+                raise e from fault
             results.append(CheckResult(name, "failed" if reason is None else "xfail", e, reason))
         else:
             results.append(
                 CheckResult(name, "passed" if reason is None else "xpass", None, reason)
             )
     return results
+
+
+def _left(fault: BaseException) -> PolicyContractError:
+    return PolicyContractError(f"raised {type(fault).__name__}, which ends the process")
 
 
 def parametrize_with_checks(policies: Iterable[Policy]) -> pytest.MarkDecorator:

@@ -341,3 +341,16 @@ def test_checking_a_policy_leaves_its_state_as_it_was() -> None:
     policy = Counting()
     check_policy(policy)
     assert policy._served[np.arange(-1, 6)].tolist() == [0.0] * 7
+
+
+class Leaves(Sound):
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        raise SystemExit(0)
+
+
+def test_a_policy_that_would_end_the_process_fails_the_checks() -> None:
+    results = check_policy(Leaves(), on_fail="report")
+    failed = [result for result in results if result.status == "failed"]
+    assert failed
+    assert "SystemExit" in str(failed[0].error)

@@ -76,3 +76,27 @@ def test_parameters_cannot_be_changed() -> None:
 
 def test_the_text_below_a_field_is_its_help() -> None:
     assert Inner.model_fields["gap_s"].description == "Length of a gap."
+
+
+class Strict(Component):
+    number: int | None = None
+    share: Annotated[float, Field(gt=0)] | None = None
+    flag: bool = True
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"number": True}, "expected a number, not a truth value"),
+        ({"share": False}, "expected a number, not a truth value"),
+        ({"number": "12"}, "expected a number"),
+        ({"share": "0.5"}, "expected a number"),
+        ({"flag": 1}, "expected true or false"),
+        ({"flag": "yes"}, "expected true or false"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_however_it_could_be_read(
+    given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Strict.model_validate(given)

@@ -136,9 +136,8 @@ def compare(
     loads = parse_loads(load)
     asked = parse_gates(gate or ())
     arms = arms_named(policies)
-    for path in (json, html):
-        if path is not None:
-            output.check_writable(path)
+    inputs = [*policies, workload, profile, *([str(classes)] if classes else [])]
+    output.check_apart([path for path in (json, html) if path is not None], inputs)
     drawn = None if html is None else _page()
     made = load_profile(profile)
     pool_tokens = made.kv_tokens if kv_tokens is None else kv_tokens

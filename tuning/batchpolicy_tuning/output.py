@@ -5,11 +5,28 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchpolicy.errors import ConfigError
+
+
+def check_apart(outputs: Sequence[Path], inputs: Iterable[str]) -> None:
+    """Refuse outputs that cannot be written, or would replace each other or what is read.
+
+    Raises
+    ------
+    ConfigError
+        For the first such file.
+    """
+    read = {Path(text).resolve() for text in inputs}
+    for i, path in enumerate(outputs):
+        check_writable(path)
+        if path.resolve() in read:
+            raise ConfigError(f"{path}: is read by this command; write to another file.")
+        if path.resolve() in {other.resolve() for other in outputs[:i]}:
+            raise ConfigError(f"{path}: is given for two outputs; each takes a file of its own.")
 
 
 def check_writable(path: Path) -> None:

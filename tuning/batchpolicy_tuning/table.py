@@ -12,7 +12,7 @@ from batchpolicy_tuning.gates import Outcome, judge
 from batchpolicy_tuning.measured import UNMEASURED
 from batchpolicy_tuning.metrics import Metric
 from batchpolicy_tuning.queue_course import QueueCourse
-from batchpolicy_tuning.report import amount, changes, in_unit, interval, scope_name
+from batchpolicy_tuning.report import ALL, amount, changes, in_unit, interval, scope_name
 from batchpolicy_tuning.statistics import CONFIDENCE, FEWEST_PAIRS, Comparison, Verdict
 
 LABEL_WIDTH = 16
@@ -87,7 +87,9 @@ def summary(results: Results, at: AtLoad, arm: int) -> list[Cell]:
             if told:
                 lines.append(Cell(f"  {verdict} for {scope}: {', '.join(told)}", mood))
         if not of_scope:
-            lines.append(Cell(f"  no difference shown for {scope}", "dim"))
+            # Times over all requests are told by class, where there are classes.
+            but = " beside times" if scope == ALL and len(results.scopes()) > 1 else ""
+            lines.append(Cell(f"  no difference shown for {scope}{but}", "dim"))
     return lines
 
 

@@ -53,7 +53,7 @@ def test_losers_are_told_beside_winners() -> None:
     assert lines[1].endswith("targets met 100.0 points higher (0.0% to 100.0%)")
     assert lines[2].startswith("  worse for batch: TTFT p50 3.3% higher (1.5 s to 1.55 s), ")
     assert "longest wait 10% higher (1 s to 1.1 s)" in lines[2]
-    assert lines[3] == "  no difference shown for all requests"
+    assert lines[3] == "  no difference shown for all requests beside times"
 
 
 def test_the_table_has_a_section_for_each_class_and_one_for_all() -> None:

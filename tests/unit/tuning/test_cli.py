@@ -247,3 +247,17 @@ def test_a_policy_that_fails_in_every_replication_shows_its_traceback_once(
     assert done.returncode == 0
     assert done.stderr.count("Traceback") == 1
     assert "warning: Faulty failed" in done.stdout
+
+
+def test_no_output_replaces_what_is_read_or_another_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "p.yaml"
+    policy.write_text("apiVersion: batchpolicy/v1\nkind: Policy\npolicy: priority\n")
+    before = policy.read_text()
+    said = _refused(capsys, "fcfs", str(policy), *SMALL, "--json", str(policy))
+    assert "is read by this command" in said
+    assert policy.read_text() == before
+    out = str(tmp_path / "out")
+    said = _refused(capsys, "fcfs", "priority", *SMALL, "--json", out, "--html", out)
+    assert "is given for two outputs" in said
