@@ -63,9 +63,11 @@ class Overdue:
         return slot in self._chosen
 
     def rows(self, waiting: Requests, now_s: float) -> BoolArray:
-        """Which rows are overdue."""
+        """Which rows are overdue; asked once in each plan that orders the queue."""
         if not self.bounded:
             return np.zeros(len(waiting), dtype=np.bool_)
+        # A slot of the plan before may have a new owner.
+        self._chosen = {}
         since_s = self._since_s[waiting.slot]
         since_s = np.where(np.isnan(since_s), waiting.arrival_s, since_s)
         late: BoolArray = now_s - since_s >= self._max_wait_s

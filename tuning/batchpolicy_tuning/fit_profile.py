@@ -16,8 +16,9 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from batchpolicy.errors import BatchPolicyError, ConfigError
-from batchpolicy.profiles import Envelope, Errors, Fit, KvMemory, Origin, Profile
+from batchpolicy.profiles import Envelope, Fit, KvMemory, Origin, Profile
 from batchpolicy.step_cost import FormulaCost
+from batchpolicy_tuning.fit_errors import by_kind, summary
 from batchpolicy_tuning.step_grid import KINDS, Floats, Grid, Row, monotone, read_grid
 
 _T = TypeVar("_T")
@@ -157,10 +158,10 @@ def fit_profile(
         kv_memory=kv_memory,
         envelope=_envelope(rows),
         fit=Fit(
-            overall=_summary(errors),
-            by_kind=_by_kind(rows, errors),
-            held_out=_summary(held_out),
-            held_out_by_kind=_by_kind(rows, held_out),
+            overall=summary(errors),
+            by_kind=by_kind([one.kind for one in rows], errors, KINDS),
+            held_out=summary(held_out),
+            held_out_by_kind=by_kind([one.kind for one in rows], held_out, KINDS),
             method=METHOD,
         ),
         origin=Origin(
@@ -193,22 +194,6 @@ def _told(row: Row) -> str:
     if row.decodes:
         parts.append(f"{row.decodes} decodes at {row.context_tokens:,} tokens")
     return ", ".join(parts)
-
-
-def _summary(errors: Floats) -> Errors:
-    size = np.abs(errors)
-    return Errors(
-        rows=len(size),
-        median=round(float(np.median(size)), 4),
-        p95=round(float(np.percentile(size, 95)), 4),
-        worst=round(float(size.max()), 4),
-        bias=round(float(errors.mean()), 4),
-    )
-
-
-def _by_kind(rows: Sequence[Row], errors: Floats) -> dict[str, Errors]:
-    kinds = np.array([row.kind for row in rows])
-    return {kind: _summary(errors[kinds == kind]) for kind in KINDS}
 
 
 def _envelope(rows: Iterable[Row]) -> Envelope:

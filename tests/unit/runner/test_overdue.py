@@ -71,6 +71,19 @@ def test_nobody_passes_an_overdue_request_that_does_not_fit() -> None:
     ]
 
 
+def test_who_gets_the_slot_of_an_overdue_request_that_left_is_passed_like_any_other() -> None:
+    rig = bounded(Arrival(), max_bypass_s=100.0)
+    rig.arrive("left", prompt=90)
+    for _ in range(4):
+        rig.plan(blocks=5)
+    rig.runner.finished("left", 3)  # type: ignore[arg-type]
+    rig.plan(blocks=5)
+    rig.arrive("large", prompt=90)
+    rig.arrive("small")
+    assert rig.runner._ledger.table.slots["large"] == 0
+    assert rig.plan(blocks=5).admit == ["small", "large"]
+
+
 def test_for_an_overdue_request_whose_adapter_has_no_place_one_is_made() -> None:
     rig = Rig(Arrival(), parts={"bounds": Bounds(max_wait_s=3.0)}, max_loras=2)
     rig.running("a1", "a2", lora="a")

@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from scipy.optimize import least_squares
 
 from batchpolicy.errors import BatchPolicyError, ConfigError
-from batchpolicy.profiles import Envelope, Errors, Fit, Origin, Profile
+from batchpolicy.profiles import Envelope, Fit, Origin, Profile
 from batchpolicy.step_cost import FormulaCost, StepShape
 from batchpolicy.step_cost_tables import TableCost
 from batchpolicy_tuning import output
+from batchpolicy_tuning.fit_errors import by_kind, summary
 from batchpolicy_tuning.fit_profile import NOTHING, START, fit_table, to_json
 from batchpolicy_tuning.step_grid import KINDS
 
@@ -147,10 +148,10 @@ def formula_profile(
             decode_context_tokens=extent.decode_context_tokens,
         ),
         fit=Fit(
-            overall=_summary(errors),
-            by_kind=_by_kind(steps, errors),
-            held_out=_summary(held_out),
-            held_out_by_kind=_by_kind(steps, held_out),
+            overall=summary(errors),
+            by_kind=by_kind([one.kind for one in steps], errors, KINDS),
+            held_out=summary(held_out),
+            held_out_by_kind=by_kind([one.kind for one in steps], held_out, KINDS),
             method=METHOD,
         ),
         origin=origin.model_copy(
@@ -180,22 +181,6 @@ def _told(shape: StepShape) -> str:
 
 def _errors(cost: FormulaCost, steps: Sequence[Step]) -> Floats:
     return np.array([cost(step.shape) / step.seconds - 1.0 for step in steps])
-
-
-def _summary(errors: Floats) -> Errors:
-    size = np.abs(errors)
-    return Errors(
-        rows=len(size),
-        median=round(float(np.median(size)), 4),
-        p95=round(float(np.percentile(size, 95)), 4),
-        worst=round(float(size.max()), 4),
-        bias=round(float(errors.mean()), 4),
-    )
-
-
-def _by_kind(steps: Sequence[Step], errors: Floats) -> dict[str, Errors]:
-    kinds = np.array([step.kind for step in steps])
-    return {kind: _summary(errors[kinds == kind]) for kind in KINDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
