@@ -28,12 +28,26 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultTable:
+    """Rows side by side, such as policies or settings, each value with its unit as text."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """As long as ``columns`` each."""
+    note: str = ""
+    """What the reader should know of this table."""
+
+
+@dataclass(frozen=True, slots=True)
 class BenchReport:
     """All figures of a bench, in the order in which they are to be read."""
 
     title: str
     measurements: Sequence[Measurement]
     notes: Sequence[str] = ()
+    tables: Sequence[ResultTable] = ()
+    """What the figures come from, baselines and losers included."""
 
 
 class Bench(ABC):

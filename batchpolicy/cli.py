@@ -27,6 +27,7 @@ from batchpolicy.errors import (
     StepLimitReached,
     WorkloadError,
 )
+from batchpolicy.results_page import write_section
 
 FAULT, USAGE = 1, 2
 GATE_FAILED, INVALID = 4, 5
@@ -425,6 +426,10 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Only see that it works; the figures mean little.")
     ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Markdown page to keep the results on, one for all benches."),
+    ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -432,6 +437,10 @@ def bench(
     if name is None:
         _list_benches(as_json)
         return
+    if write is not None and quick:
+        raise ConfigError("figures of a quick run are not for keeping: give --quick or --write.")
+    if write is not None and not write.parent.is_dir():
+        raise ConfigError(f"--write {write}: there is no folder {str(write.parent)!r}.")
     chosen = registry.bench_class(name)()
     if engine is not None:
         chosen.choose_engine(engine)
@@ -443,6 +452,10 @@ def bench(
             print(text, file=sys.stderr, flush=True)
 
     report = chosen.run(progress, quick=quick)
+    if write is not None:
+        options = {"--engine": engine, "--workload": workload}
+        given = [f" {option} {value}" for option, value in options.items() if value is not None]
+        write_section(write, name, f"batchpolicy bench {name}{''.join(given)}", report)
     if as_json:
         emit_json({"bench": name, "quick": quick, **asdict(report)})
         return
@@ -453,6 +466,14 @@ def bench(
         met = {None: "", True: "met", False: "not met"}[one.met]
         table.add_row(one.what, one.value, one.goal, met, one.reason)
     out.print(table, markup=False)
+    for part in report.tables:
+        out.print(f"\n{part.title}", markup=False)
+        rows = Table(*part.columns, box=None, pad_edge=False)
+        for row in part.rows:
+            rows.add_row(*row)
+        out.print(rows, markup=False)
+        if part.note:
+            out.print(part.note, markup=False)
     for note in report.notes:
         out.print(note, markup=False)
     if quick:

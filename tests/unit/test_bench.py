@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from batchpolicy import registry
-from batchpolicy.bench import Bench, BenchReport, Measurement, Progress
+from batchpolicy.bench import Bench, BenchReport, Measurement, Progress, ResultTable
 from batchpolicy.cli import main
 
 
@@ -27,6 +28,7 @@ class Twice(Bench):
                 Measurement("four", "4 beads"),
             ],
             ["Counted once."],
+            [ResultTable("Beads", ("wire", "beads"), [("a|b", "4"), ("c", "5")], "All of them.")],
         )
 
 
@@ -47,7 +49,9 @@ def test_figures_stand_beside_their_goals(capsys: pytest.CaptureFixture[str]) ->
         ["three", "3.0x", "<=", "2x", "not", "met", "it", "is", "more"],
         ["four", "4", "beads"],
     ]
-    assert lines[5:] == ["Counted once."]
+    assert lines[5:] == [
+        "", "Beads", "wire  beads", "a|b   4", "c     5", "All of them.", "Counted once.",
+    ]  # fmt: skip
     assert err == "counting\n"
 
 
@@ -66,3 +70,80 @@ def test_a_bench_of_one_engine_takes_that_one_only(capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(["bench", "twice", "--engine", "vllm"]) == 2
     assert capsys.readouterr().err == "this bench measures 'abacus', not 'vllm'.\n"
+
+
+_SECTION = """\
+<!-- bench twice -->
+## Two against one
+
+`batchpolicy bench twice --engine abacus`
+
+| what | measured | goal |  |
+| --- | --- | --- | --- |
+| two | 2.0x (1 to 2) | <= 3x | met |
+| three | 3.0x | <= 2x | **not met** |
+| four | 4 beads |  |  |
+
+- three: it is more
+
+### Beads
+
+| wire | beads |
+| --- | --- |
+| a\\|b | 4 |
+| c | 5 |
+
+All of them.
+
+Counted once.
+<!-- end of twice -->
+"""
+
+
+def test_results_are_kept_on_a_page_with_those_of_other_benches(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    command = ["bench", "twice", "--quiet", "--engine", "abacus", "--write", str(page)]
+    assert main(command) == 0
+    head, section = page.read_text().split("\n\n<!--", 1)
+    assert head.startswith("# Results")
+    assert f"<!--{section}" == _SECTION
+
+    other = "<!-- bench other -->\nkept\n<!-- end of other -->\n"
+    page.write_text(f"# Mine\n\n<!-- bench twice -->\nold\n<!-- end of twice -->\n{other}")
+    assert main(command) == 0
+    assert page.read_text() == f"# Mine\n\n{_SECTION}{other}"
+
+
+@pytest.mark.parametrize(
+    ("page", "options", "said"),
+    [
+        (
+            None,
+            ["--quick"],
+            "figures of a quick run are not for keeping: give --quick or --write.",
+        ),
+        ("", [], "begins or ends nowhere"),
+    ],
+)
+def test_a_page_that_cannot_be_kept_is_left_alone(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    page: str | None,
+    options: list[str],
+    said: str,
+) -> None:
+    path = tmp_path / "results.md"
+    if page is not None:
+        path.write_text("<!-- bench twice -->\nhalf a section\n")
+    assert main(["bench", "twice", "--quiet", "--write", str(path), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not path.exists() or path.read_text() == "<!-- bench twice -->\nhalf a section\n"
+
+
+def test_a_page_in_no_folder_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "twice", "--write", str(tmp_path / "none" / "results.md")]) == 2
+    err = capsys.readouterr().err
+    assert "there is no folder" in err
+    assert "counting" not in err
