@@ -20,7 +20,7 @@ from batchpolicy_tuning.statistics import (
     differences,
     holm,
 )
-from batchpolicy_tuning.subsets import mean_interval, p_negative, ratio_interval
+from batchpolicy_tuning.turned_signs import mean_interval, p_negative, ratio_interval
 
 if TYPE_CHECKING:
     from batchpolicy_tuning.ab import AtLoad, Results
@@ -202,4 +202,4 @@ def _change(
         change = float(difference.mean() / baseline.mean())
     else:
         return np.nan, np.nan
-    return change, float(high if sign > 0.0 else low)
+    return change, high if sign > 0.0 else low

@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from batchpolicy.requests import FloatArray
-from batchpolicy_tuning.subsets import mean_interval, p_negative, ratio_interval
+from batchpolicy_tuning.turned_signs import mean_interval, p_negative, ratio_interval
 
 FEWEST_PAIRS = 8
 """With fewer, the interval says more about the replications than about the policies."""
@@ -75,7 +75,7 @@ def compare(
 ) -> Comparison:
     """Compare two arms that saw the same workloads, pair by pair.
 
-    The intervals, at 95%, are those of ``subsets``: of the mean difference, and of the
+    The intervals, at 95%, are those of ``turned_signs``: of the mean difference, and of the
     change of the mean relative to the baseline's. The verdict is *better* or *worse*
     when they lie on one side of 0, however small the difference is; else *equivalent*
     when two one-sided tests at 5% show that the change is within the margin, and *not
@@ -123,9 +123,11 @@ def compare(
         within = not endless and _is_within(pairs[0], sign * gains, margin, in_points)
         if endless:
             reason = f"without end in {endless} of {n} pairs"
-        if p_negative(-gains) <= (1.0 - CONFIDENCE) / 2.0:
+        # The interval also holds what lies between two changes that are not rejected.
+        low, high, _, _ = ends
+        if p_negative(-gains) <= (1.0 - CONFIDENCE) / 2.0 and not low <= 0.0:
             verdict = Verdict.BETTER
-        elif p_negative(gains) <= (1.0 - CONFIDENCE) / 2.0:
+        elif p_negative(gains) <= (1.0 - CONFIDENCE) / 2.0 and not high >= 0.0:
             verdict = Verdict.WORSE
         elif within:
             verdict = Verdict.EQUIVALENT
@@ -193,15 +195,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _intervals(gains: FloatArray, baseline: FloatArray) -> tuple[float, float, float, float]:
     """Interval of the mean gain, then of the mean gain over the mean baseline."""
-    if gains.min() == gains.max():
-        # Equal gains have means that rounding may put beside them.
-        low = high = float(gains[0])
-    else:
-        low, high = map(float, mean_interval(gains, CONFIDENCE))
+    low, high = mean_interval(gains, CONFIDENCE)
     if not (baseline > 0.0).all():
         return low, high, math.nan, math.nan
-    relative_low, relative_high = ratio_interval(gains, baseline, CONFIDENCE)
-    return low, high, float(relative_low), float(relative_high)
+    return low, high, *ratio_interval(gains, baseline, CONFIDENCE)
 
 
 def _is_within(
