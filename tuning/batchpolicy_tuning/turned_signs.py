@@ -22,7 +22,7 @@ import functools
 
 import numpy as np
 
-from batchpolicy.requests import FloatArray
+from batchpolicy.requests import BoolArray, FloatArray
 
 BITS = 10
 """Up to so many pairs all turns are taken, and of more pairs 2^10 that are balanced."""
@@ -91,7 +91,7 @@ def _end(over: FloatArray, under: FloatArray, tail: float) -> float:
     """The greatest ratio that is not rejected as too great."""
     middle, last = float(over.mean() / under.mean()), float((over / under).max())
 
-    def kept(ratios: FloatArray) -> FloatArray:
+    def kept(ratios: FloatArray) -> BoolArray:
         return p_negative(over[:, None] - ratios * under[:, None]) > tail
 
     # Past the greatest ratio of a pair, all differences are negative; from there inwards.
