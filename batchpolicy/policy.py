@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from batchpolicy.component import Component
+from batchpolicy.errors import PolicyContractError
 from batchpolicy.requests import BoolArray, FloatArray, IndexArray, IntArray, Requests
 from batchpolicy.step_cost import StepCost
 
 Role = Literal["both", "prefill", "decode"]
+
+MOST_TIERS = 1024
+"""Strict classes that one policy may tell apart, and one around it once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +45,9 @@ class Step:
     waiting: Requests
     window: int
     step_s: float
+    """How long the latest step took; NaN before the first."""
     busy_frac: float
+    """Share of the last seconds in which a step ran, from 0 to 1; NaN before the first."""
     cost: StepCost | None
 
 
@@ -64,6 +71,8 @@ class Ranking(NamedTuple):
     admissible: BoolArray | None = None
     refuse: BoolArray | None = None
     """Requests to end now, as refused."""
+    wake_s: float = math.inf
+    """Time at which this answer changes though nothing happens, such as when a gate opens."""
 
     def take(self, rows: IndexArray) -> Ranking:
         """The ranking of some of the rows."""
@@ -72,7 +81,32 @@ class Ranking(NamedTuple):
             None if self.tier is None else self.tier[rows],
             None if self.admissible is None else self.admissible[rows],
             None if self.refuse is None else self.refuse[rows],
+            self.wake_s,
         )
+
+    def under(self, tier: IntArray) -> Ranking:
+        """This order inside each class of ``tier``, shape ``(n,)``, and the classes before it.
+
+        Both tiers run from 0 to 1,023, so that one policy with tiers may stand in another.
+
+        Raises
+        ------
+        PolicyContractError
+            When one of them does not.
+        """
+        return self._replace(tier=nested_tiers(tier, self.tier))
+
+
+def nested_tiers(outer: IntArray, inner: IntArray | None) -> IntArray:
+    """One tier for two: ``outer`` first; see ``Ranking.under``."""
+    for tier in (outer, inner):
+        if tier is not None and len(tier) and not 0 <= tier.min() <= tier.max() < MOST_TIERS:
+            raise PolicyContractError(
+                f"tiers run from {tier.min()} to {tier.max()}, expected 0 to {MOST_TIERS - 1}: "
+                "tiers nest once, so write those of three policies as those of two."
+            )
+    nested: IntArray = outer * MOST_TIERS
+    return nested if inner is None else nested + inner
 
 
 class Limits(NamedTuple):
@@ -136,6 +170,10 @@ class Policy(Component, ABC):
     def limits(self, step: Step) -> Limits:
         """Limits from this step on, asked before ``rank``; ``step`` shows the ceilings."""
         return Limits()
+
+    def overrides(self, method: str) -> bool:
+        """Whether a call of that name does anything; where not, nobody need make it."""
+        return getattr(type(self), method) is not getattr(Policy, method)
 
     def native_order(self) -> str | None:
         """The engine's own order that these parameters amount to, or None."""

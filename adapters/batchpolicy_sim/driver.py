@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -50,6 +51,8 @@ class Driver:
         self._semantics = semantics
         self._unblocked: list[Job] = []
         self._preempted: list[str] = []
+        self.wake_s = math.inf
+        """When to plan anew though nothing has happened."""
 
     def arrived(self, job: Job) -> None:
         """A request came."""
@@ -71,6 +74,7 @@ class Driver:
         plan = runner.plan(
             batch.pool.free - kept, semantics.seats - len(batch.running), kept_blocks=kept
         )
+        self.wake_s = plan.wake_s
         if plan.limits is not None:
             semantics.set_limits(plan.limits)
         for request_id, reason in plan.refuse:

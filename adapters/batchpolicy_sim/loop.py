@@ -153,7 +153,9 @@ class Loop:
         """Nothing could be computed: go to the next event, which must exist."""
         if not self._batch.jobs:
             return
-        at_s = min(self._outside.next_s, self._ends.next_s)
+        # Under a policy the runner knows who ends in the queue, and when.
+        by_itself_s = self._ends.next_s if self.driver is None else self.driver.wake_s
+        at_s = min(self._outside.next_s, by_itself_s)
         if at_s == math.inf:
             raise WorkloadError(
                 f"workload {self._name!r}: the engine computes nothing although "

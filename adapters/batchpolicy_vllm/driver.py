@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -61,6 +62,8 @@ class Driver:
         self._clock = clock
         self._steps = 0
         self._failed = False
+        self.wake_s = math.inf
+        """When to plan anew though nothing has happened; only a virtual clock need know."""
 
     def before_step(self) -> None:
         """Plan the step, displace, and put the plan on offer."""
@@ -70,6 +73,7 @@ class Driver:
             return
         try:
             plan = self._plan()
+            self.wake_s = plan.wake_s
             requests = self._scheduler.requests
             if plan.limits is not None:
                 seams.set_limits(self._scheduler, plan.limits)

@@ -112,6 +112,9 @@ class Loop:
         if not self._scheduler.get_num_unfinished_requests():
             return
         events = [r.arrival_s for r in self._arrivals[-1:]] + [c[0] for c in self._cancels[:1]]
+        driver = getattr(self._scheduler, "_driver", None)
+        if driver is not None and driver.wake_s < math.inf:
+            events.append(driver.wake_s)
         if not events:
             raise WorkloadError(
                 f"workload {self._books.workload.name!r}: the engine computes nothing although "

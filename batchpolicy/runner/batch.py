@@ -69,6 +69,11 @@ class Batch:
         """Rows whose prompt was not done after the last step."""
         return len(self._prompts)
 
+    @property
+    def computes(self) -> bool:
+        """Whether the oldest step in flight computes anything."""
+        return bool(self._in_flight) and len(self._in_flight[0].slots) > 0
+
     def joined(self, request_id: str, slot: int) -> None:
         """A request has taken a seat."""
         self._prompts[request_id] = slot

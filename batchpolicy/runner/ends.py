@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from batchpolicy.requests import Status
@@ -58,3 +59,9 @@ class Ends:
             reason = f"expired: it waited longer than {ttl_s:g} s to start"
             found.append(End(request_id, Status.EXPIRED, reason))
         return found
+
+    def next_s(self, may_end: Callable[[str], bool]) -> float:
+        """When the next of those that may end will be past its time; inf for never."""
+        while self._due and not may_end(self._due[0][1]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else math.inf

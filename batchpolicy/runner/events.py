@@ -64,11 +64,11 @@ class EventLog:
         self._events: list[_Event] = []
         self._ended: list[int] = []
         self._wanted: dict[Kind, bool] = {
-            "arrived": type(policy).on_arrived is not Policy.on_arrived,
-            "admitted": type(policy).on_admitted is not Policy.on_admitted,
-            "computed": type(policy).on_computed is not Policy.on_computed,
-            "preempted": type(policy).on_preempted is not Policy.on_preempted,
-            "finished": type(policy).on_finished is not Policy.on_finished,
+            "arrived": policy.overrides("on_arrived"),
+            "admitted": policy.overrides("on_admitted"),
+            "computed": policy.overrides("on_computed"),
+            "preempted": policy.overrides("on_preempted"),
+            "finished": policy.overrides("on_finished"),
         }
 
     def __bool__(self) -> bool:

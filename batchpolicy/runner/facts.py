@@ -83,6 +83,8 @@ class Plan(NamedTuple):
     """Waiting requests to end, each with the reason for its client."""
     limits: Limits | None = None
     """Limits from now on, never above the engine's; None to leave them as they are."""
+    wake_s: float = math.inf
+    """When to plan anew though nothing has happened; only an engine that runs nothing need ask."""
 
 
 class Probe(Protocol):

@@ -43,6 +43,7 @@ class Guard:
                 None if ranking.tier is None else self._ints(ranking.tier, n, "tier"),
                 self._bools(ranking.admissible, n, "admissible"),
                 self._bools(ranking.refuse, n, "refuse"),
+                self._instant(ranking.wake_s),
             )
         except BaseException as fault:
             self._fault("policy_faults", fault)
@@ -94,6 +95,12 @@ class Guard:
         except BaseException as fault:
             self._fault("policy_faults", fault)
             return Limits()
+
+    def _instant(self, got: object) -> float:
+        number = isinstance(got, int | float | np.integer | np.floating)
+        if not number or isinstance(got, bool) or got != got:
+            self._broken("rank", f"returned wake_s {got!r}, expected a time in seconds")
+        return float(got)  # type: ignore[arg-type]
 
     def _bools(self, got: object, n: int, name: str) -> BoolArray | None:
         return None if got is None else self._array(got, n, name, np.bool_)

@@ -122,11 +122,15 @@ class Ledger:
 
     def ended_waiting(self, request_id: str, status: Status) -> bool:
         """End a request that has never started; tells whether there was such a one."""
-        slot = self.table.slots.get(request_id)
-        if slot is None or not np.isnan(self.table.columns["first_scheduled_s"][slot]):
+        if not self.never_started(request_id):
             return False
         self.finished(request_id, status)
         return True
+
+    def never_started(self, request_id: str) -> bool:
+        """Whether there is such a request, and it has waited ever since it came."""
+        slot = self.table.slots.get(request_id)
+        return slot is not None and bool(np.isnan(self.table.columns["first_scheduled_s"][slot]))
 
     def preempted(self, request_id: str) -> None:
         """A running request lost its KV and waits again; its hook must have run before."""

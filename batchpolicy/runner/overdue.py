@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from batchpolicy.config import Bounds
-from batchpolicy.requests import BoolArray, IntArray, Requests
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.runner.order import Rows
 from batchpolicy.state import StateArray
 
@@ -68,12 +68,21 @@ class Overdue:
             return np.zeros(len(waiting), dtype=np.bool_)
         # A slot of the plan before may have a new owner.
         self._chosen = {}
-        since_s = self._since_s[waiting.slot]
-        since_s = np.where(np.isnan(since_s), waiting.arrival_s, since_s)
-        late: BoolArray = now_s - since_s >= self._max_wait_s
+        since_s = self._waits_since_s(waiting)
+        late: BoolArray = since_s + self._max_wait_s <= now_s
         if self._max_overtakes is not None:
             late |= waiting.overtakes >= self._max_overtakes
         return late
+
+    def next_s(self, waiting: Requests) -> float:
+        """When the first of the rows will have waited too long, if nothing happens before."""
+        if self._max_wait_s == math.inf:
+            return math.inf
+        return float(self._waits_since_s(waiting).min(initial=math.inf)) + self._max_wait_s
+
+    def _waits_since_s(self, waiting: Requests) -> FloatArray:
+        since_s = self._since_s[waiting.slot]
+        return np.where(np.isnan(since_s), waiting.arrival_s, since_s)
 
     def order(self, waiting: Requests, late: BoolArray, best: Best, window: int) -> Rows:
         """The ``window`` rows to plan, ``late`` ones first or in turn with the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -231,7 +232,9 @@ class Planner:
         if late.any():
             return self.overdue.order(waiting, late, ranked.best, window)
         if ranked.open is not None and not ranked.open.any() and not len(step.running):
-            # All held and nothing running: without a step, nothing would ever change.
+            if step.now_s < ranked.ranking.wake_s < math.inf:
+                return np.empty(0, dtype=np.intp)
+            # All held, nothing running and no end to it: nothing would ever change.
             self.counters["forced"] += 1
             return np.array([int(waiting.seq.argmin())])
         return ranked.best(None, window)
@@ -248,6 +251,11 @@ class Planner:
         return best.slot[: max(min(left.seats, fit), 0)]
 
     def _with_refused(self, plan: Plan, drawn: Drawn, starting: IntArray) -> Plan:
+        wake_s = drawn.ranked.ranking.wake_s
+        if wake_s < math.inf:
+            # Who is overdue by then goes whatever the policy says.
+            late_s = self.overdue.next_s(drawn.ranked.waiting)
+            plan = plan._replace(wake_s=late_s if step.now_s < late_s < wake_s else wake_s)
         refuse = drawn.refuse + self._beyond(drawn.ranked, starting)
         if not refuse:
             return plan

@@ -11,8 +11,9 @@ import numpy as np
 
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
-from batchpolicy.policy import Limits, Policy, Step
+from batchpolicy.policy import Limits, Step
 from batchpolicy.requests import Requests, Status
+from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.demand import Demand, demand
 from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP, victim_order
 from batchpolicy.runner.ends import Ends
@@ -71,6 +72,7 @@ class PolicyRunner:
         self._guard = Guard(self.policy, self.counters, strict=strict)
         self._ledger = Ledger(self.policy, engine)
         self._ends = Ends(engine, queue.ttl_s)
+        self._busy = Busy()
         self._planner = Planner(
             engine,
             self._guard,
@@ -83,7 +85,7 @@ class PolicyRunner:
         self._ceilings = Limits(
             engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
         )
-        self._asks_limits = type(self.policy).limits is not Policy.limits
+        self._asks_limits = self.policy.overrides("limits")
         limits = config.limits or LimitSettings()
         self._looks_ahead = (config.memory or Memory()).look_ahead
         self._predicts = False
@@ -124,6 +126,7 @@ class PolicyRunner:
         self._index += 1
         self._ledger.begin(tick.now_s)
         self._ends.begin(tick.now_s)
+        self._busy.begin(tick.now_s)
 
     def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
@@ -159,6 +162,10 @@ class PolicyRunner:
             # A cap that is lifted is told as one of a whole step.
             whole = limits._replace(prefill_chunk=self.engine.max_token_budget)
             plan = plan._replace(limits=whole if lifted else limits)
+        if not (plan.admit or self._ledger.running):
+            wake_s = self._ends.next_s(self._ledger.never_started)
+            if wake_s < plan.wake_s:
+                plan = plan._replace(wake_s=wake_s)
         return plan
 
     def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
@@ -307,11 +314,18 @@ class PolicyRunner:
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float
     ) -> None:
         """Results came back ``elapsed_s`` after the tick: tokens out, drafts rejected."""
+        if self._ledger.batch.computes:
+            self._busy.ran(self._ledger.now_s, elapsed_s)
         self._ledger.produced(outputs, rejected, elapsed_s)
 
     def produced_steadily(self, results: int, elapsed_s: float) -> bool:
         """The same, for one token each of ``results`` requests; false if it must be spelt out."""
-        return self._ledger.batch.produced_steadily(results, elapsed_s, self._ledger.now_s)
+        batch, now_s = self._ledger.batch, self._ledger.now_s
+        computes = batch.computes
+        taken = batch.produced_steadily(results, elapsed_s, now_s)
+        if taken and computes:
+            self._busy.ran(now_s, elapsed_s)
+        return taken
 
     def reconcile(self, waiting_ids: Sequence[str], running_ids: Sequence[str]) -> None:
         """Make the tables agree with the engine's queues, which are the truth."""
@@ -405,7 +419,7 @@ class PolicyRunner:
             waiting=waiting,
             window=max(seats, 0) + SPARE_ROWS,
             step_s=ledger.batch.step_s,
-            busy_frac=float("nan"),
+            busy_frac=self._busy.frac(ledger.now_s),
             cost=engine.cost,
         )
 

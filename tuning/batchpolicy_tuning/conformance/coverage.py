@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import Run, StepRecord
-from batchpolicy.policy import Policy
 from batchpolicy.requests import Status
 from batchpolicy_tuning.conformance.problem import Problem
 
@@ -61,8 +60,7 @@ def _limits(config: PolicyConfig | None) -> bool:
     """Whether the policy or its file sets limits below the engine's."""
     if config is None:
         return False
-    asks = type(config.build_policy()).limits is not Policy.limits
-    return asks or config.limits is not None
+    return config.build_policy().overrides("limits") or config.limits is not None
 
 
 def _in_parts(run: Run, steps: Sequence[StepRecord]) -> bool:
