@@ -56,14 +56,7 @@ class PolicySpec(BaseModel):
             except ConfigError:
                 raise
             except Exception as e:
-                raise ConfigError(_cannot_be_made(self.name, cls, e)) from e
-
-
-def _cannot_be_made(name: str, cls: type[Policy], fault: Exception) -> str:
-    missing = ", ".join(sorted(cls.__abstractmethods__))
-    if missing:
-        return f"policy {name!r} defines no method {missing}, which every policy has to."
-    return f"policy {name!r} cannot be made: {type(fault).__name__}: {fault}"
+                raise ConfigError(registry.cannot_be_made(self.name, cls, e)) from e
 
 
 class RequestDefaults(Component):

@@ -16,7 +16,12 @@ from batchpolicy.errors import BatchPolicyError
 from batchpolicy.policy import Policy
 from batchpolicy.tune import Tune
 
-_KINDS = {str(float): "number", str(int): "whole number", str(bool): "true or false"}
+_KINDS = {
+    str(float): "number",
+    str(int): "whole number",
+    str(bool): "true or false",
+    str(Policy): "policy",
+}
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -36,7 +41,7 @@ def parameters(model: type[BaseModel], prefix: str = "") -> Iterator[Parameter]:
     for name, field in model.model_fields.items():
         key = prefix + (field.alias or name)
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not Policy:
             yield from parameters(inner, f"{key}.")
             continue
         tune = next((one for one in field.metadata if isinstance(one, Tune)), None)
@@ -82,6 +87,8 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if isinstance(value, float):
         return f"{value:.12g}"
+    if isinstance(value, Policy):
+        return registry.name_of(registry.POLICIES, type(value))
     return "[]" if value == () else str(value)
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchpolicy import registry
 from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.policy import Policy
 
 Loc = tuple[str | int, ...]
 """Keys and list positions that lead to a value."""
@@ -48,9 +49,11 @@ class Document:
                 self.fault(where, text)
         except BatchPolicyError as e:
             self.fault(loc, str(e))
+        except Exception as e:
+            self.fault(loc, registry.cannot_be_made(model.__name__, model, e))
         else:
-            for name in _python_names(model, value):
-                self.fault((*loc, name), _unknown((*loc, name), model))
+            for where, inside in _python_names(made, value, loc):
+                self.fault(where, _unknown(where, inside))
             return made if len(self.faults) == before else None
         return None
 
@@ -159,12 +162,20 @@ def _no_choice(loc: Loc, found: object, context: Mapping[str, Any]) -> str:
     return f"{dotted((*loc, key))} is {tag!r}; expected {listed}.{registry.near(tag, known)}"
 
 
-def _python_names(model: type[BaseModel], value: object) -> list[str]:
-    """Keys that are a field's name in Python where files have an alias."""
+def _python_names(
+    made: BaseModel, value: object, loc: Loc
+) -> Iterator[tuple[Loc, type[BaseModel]]]:
+    """Keys that are a field's name in Python where files have an alias, and of which model."""
     if not isinstance(value, dict):
-        return []
-    fields = model.model_fields.items()
-    return [name for name, one in fields if one.alias not in {None, name} and name in value]
+        return
+    given = cast("dict[str, object]", value)
+    for name, one in type(made).model_fields.items():
+        key = one.alias or name
+        if key != name and name in given:
+            yield (*loc, name), type(made)
+        part = getattr(made, name)
+        if isinstance(part, BaseModel):
+            yield from _python_names(part, given.get(key), (*loc, key))
 
 
 def _model_at(model: type[BaseModel] | None, value: object, loc: Loc) -> type[BaseModel] | None:
@@ -178,8 +189,8 @@ def _model_at(model: type[BaseModel] | None, value: object, loc: Loc) -> type[Ba
             told = [one for one in inside if len(inside) == 1 or _tells_apart(one, here)]
             model = told[0] if len(told) == 1 else None
         if model is not None and inspect.isabstract(model):
-            # Of a list of terms; each item names its class.
-            model = _named_term(_walk(value, loc[:place], keep_last=False)[1]) or model
+            # A term or a policy, which names its class.
+            model = _named(model, _walk(value, loc[:place], keep_last=False)[1])
     return model
 
 
@@ -198,10 +209,11 @@ def _tells_apart(model: type[BaseModel], value: object) -> bool:
     )
 
 
-def _named_term(value: object) -> type[BaseModel] | None:
-    """The class of a term that is built from ``{name: ...}``."""
+def _named(base: type[BaseModel], value: object) -> type[BaseModel]:
+    """The class that is built from ``{name: ...}`` where a ``base`` is expected."""
     name = cast("dict[str, object]", value).get("name") if isinstance(value, dict) else None
+    find = registry.policy_class if base is Policy else registry.term_class
     try:
-        return registry.term_class(name) if isinstance(name, str) else None
+        return find(name) if isinstance(name, str) else base
     except BatchPolicyError:
-        return None
+        return base

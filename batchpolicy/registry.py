@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
+from batchpolicy.component import Component
 from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable, UnknownPlugin
 from batchpolicy.policy import Policy
 
@@ -47,6 +48,10 @@ _KINDS = {
 
 # Validators of terms run deep inside pydantic, where no argument reaches them.
 _BASE: ContextVar[Path | None] = ContextVar("batchpolicy_base", default=None)
+
+MOST_NESTED = 8
+"""How deep policies may stand in each other."""
+_DEPTH: ContextVar[int] = ContextVar("batchpolicy_depth", default=0)
 
 
 @contextmanager
@@ -125,20 +130,62 @@ def build_term(given: object) -> object:
 
     Made for pydantic's validators, which collect what it raises.
     """
-    if isinstance(given, str):
-        return term_class(given)()
-    if not isinstance(given, Mapping):
-        return given
-    params = dict(cast("Mapping[str, object]", given))
-    name = params.pop("name", None)
-    if not isinstance(name, str):
-        raise ConfigError(f"a term needs a name. Installed: {', '.join(names(TERMS)) or 'none'}.")
-    return term_class(name).model_validate(params)
+    return _build(given, TERMS, term_class)
 
 
 def dump_term(term: Term) -> dict[str, object]:
     """What ``build_term`` makes an equal term of."""
     return {"name": name_of(TERMS, type(term)), **term.model_dump(mode="json", by_alias=True)}
+
+
+def build_policy(given: object) -> object:
+    """A policy inside another, as ``build_term`` makes terms."""
+    depth = _DEPTH.get()
+    if depth >= MOST_NESTED:
+        raise ConfigError(f"policies stand in each other more than {MOST_NESTED} deep.")
+    token = _DEPTH.set(depth + 1)
+    try:
+        return _build(given, POLICIES, policy_class)
+    finally:
+        _DEPTH.reset(token)
+
+
+def dump_policy(policy: Policy) -> dict[str, object]:
+    """What ``build_policy`` makes an equal policy of."""
+    parameters = policy.model_dump(mode="json", by_alias=True)
+    return {"name": name_of(POLICIES, type(policy)), **parameters}
+
+
+def _build(given: object, group: str, class_named: Callable[[str], type[Component]]) -> object:
+    if isinstance(given, str):
+        return _made(_KINDS[group], given, class_named(given), {})
+    if not isinstance(given, Mapping):
+        return given
+    params = dict(cast("Mapping[str, object]", given))
+    name = params.pop("name", None)
+    if not isinstance(name, str):
+        known = ", ".join(names(group)) or "none"
+        raise ConfigError(f"a {_KINDS[group]} needs a name. Installed: {known}.")
+    return _made(_KINDS[group], name, class_named(name), params)
+
+
+def _made(
+    kind: str, name: str, cls: type[Component], params: Mapping[str, object]
+) -> Component:
+    try:
+        return cls.model_validate(params)
+    except ValueError:
+        raise  # of the parameters; says where
+    except Exception as e:
+        raise ConfigError(cannot_be_made(name, cls, e, kind)) from e
+
+
+def cannot_be_made(name: str, cls: type, fault: Exception, kind: str = "policy") -> str:
+    """What to say where making an object of a user's class fails by itself."""
+    missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+    if missing:
+        return f"{kind} {name!r} defines no method {missing}, which every {kind} has to."
+    return f"{kind} {name!r} cannot be made: {type(fault).__name__}: {fault}"
 
 
 def name_of(group: str, cls: type) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from batchpolicy import registry
+from batchpolicy.policy import Policy
 from batchpolicy.terms import Term
 
 _PLACE = "#/$defs/"
@@ -29,7 +30,7 @@ def file_schema(file: type[BaseModel]) -> dict[str, Any]:
     """
     policies = {name: registry.policy_class(name) for name in registry.names(registry.POLICIES)}
     terms = {name: registry.term_class(name) for name in registry.names(registry.TERMS)}
-    models: list[type[BaseModel]] = [file, Term, *policies.values(), *terms.values()]
+    models: list[type[BaseModel]] = [file, Policy, Term, *policies.values(), *terms.values()]
     keys, schema = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)],
         ref_template=_PLACE + "{model}",
@@ -46,10 +47,11 @@ def file_schema(file: type[BaseModel]) -> dict[str, Any]:
         other = {"properties": {"name": _ELSEWHERE}, "required": ["name"]}
         return {"anyOf": [{"enum": list(classes)}, _ELSEWHERE, *own, {"type": "object", **other}]}
 
+    # Both first, as either is made of the parameters that stand there until then.
     choices = named(terms), named(policies)
-    defs[place(Term)], policy = choices
+    defs[place(Term)], defs[place(Policy)] = choices
     whole = defs.pop(place(file))
-    whole["properties"]["policy"] = policy
+    whole["properties"]["policy"] = {"$ref": _PLACE + place(Policy)}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": defs}
 
 

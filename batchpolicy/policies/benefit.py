@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PlainSerializer, PositiveFloat
 from typing_extensions import override
 
-from batchpolicy.picking import within
+from batchpolicy.corridor import hold_to_corridor
 from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
 from batchpolicy.registry import build_term, dump_term
 from batchpolicy.requests import FloatArray, Requests
@@ -62,13 +62,9 @@ class Benefit(Policy):
     @override
     def rank(self, waiting: Requests, step: Step) -> Ranking:
         ranking = super().rank(waiting, step)
-        if self.corridor_tokens is None or not len(waiting):
+        if self.corridor_tokens is None:
             return ranking
-        # Least of those that could start: who is held up outside holds nobody back.
-        served = self.fairness.served(waiting)
-        room = self.corridor_tokens - (served - served.min())
-        charge = self.fairness.price_of_admission(waiting)
-        return ranking._replace(admissible=within(ranking, waiting.tenant, room, charge, step))
+        return hold_to_corridor(ranking, waiting, self.fairness, self.corridor_tokens, step)
 
     @override
     def tenant_weights(self) -> Mapping[str, float]:

@@ -180,7 +180,7 @@ kind: Policy
         (HEAD, "p.yaml:1: policy is missing."),
         (HEAD + "policy:\n", "p.yaml:3: policy is empty; expected a name"),
         (HEAD + "policy: [fcfs]\n", "p.yaml:3: policy is a list; expected a name"),
-        (HEAD + "policy: {lambda: 1}\n", "p.yaml:3: policy.name is missing. Installed: benefit"),
+        (HEAD + "policy: {lambda: 1}\n", "p.yaml:3: policy.name is missing. Installed: b"),
         (HEAD + "policy: {name: 3}\n", "p.yaml:3: policy.name is 3; expected a name."),
         (HEAD + "policy: fcsf\n", "p.yaml:3: no policy named 'fcsf'"),
         (HEAD + "policy: {name: x.py:X}\n", "p.yaml:3: no file"),
@@ -324,7 +324,8 @@ def test_the_schema_has_every_policy_with_its_parameters() -> None:
     schema = config_schema()
     json.dumps(schema, allow_nan=False)
     assert schema["required"] == ["apiVersion", "kind", "policy"]
-    choices = schema["properties"]["policy"]["anyOf"]
+    place = schema["properties"]["policy"]["$ref"].removeprefix("#/$defs/")
+    choices = schema["$defs"][place]["anyOf"]
     own = {
         one["properties"]["name"]["const"]: one["properties"]
         for one in choices
@@ -336,6 +337,8 @@ def test_the_schema_has_every_policy_with_its_parameters() -> None:
     ageing = own["priority"]["ageing_s"]
     assert [one["type"] for one in ageing["anyOf"]] == ["number", "string"]
     assert "worth one level" in ageing["description"]
+    # A policy inside another is one of the same.
+    assert own["corridor"]["inner"]["$ref"] == schema["properties"]["policy"]["$ref"]
 
 
 def test_a_policy_without_benefit_is_told_so_in_a_line(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""A policy around another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, cast
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+from typing_extensions import override
+
+from batchpolicy.policies.fcfs import FCFS
+from batchpolicy.policy import Limits, Policy, Ranking, Step, Tags, Work
+from batchpolicy.registry import build_policy, dump_policy
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
+
+Inner = Annotated[Policy, BeforeValidator(build_policy), PlainSerializer(dump_policy)]
+"""A policy as a parameter: in a file its name, or a mapping with name and parameters."""
+
+
+class Wrapper(Policy):
+    """Changes the answers of the policy inside, and hands everything on to it.
+
+    A subclass overrides what it changes, starting from ``super()``. It asks ``inner`` about
+    a row once at most in each call of its own, so that a queue is scored once however deep
+    the policies stand in each other. What ``inner`` holds back stays held back, what it
+    refuses is refused, the tighter limit holds, and of two times to wake the earlier one.
+
+    ``tags`` of a class are its own; those of an object add what ``inner`` requires, and
+    that some request may starve if it may in either.
+    """
+
+    neutral: ClassVar[Mapping[str, Any] | None] = None
+    """Parameters under which the answers are those of ``inner``, for the checks; or None."""
+
+    inner: Inner = Field(default_factory=FCFS)
+    """The policy inside: a name, or a mapping with its name and parameters."""
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        own = cls.__dict__.get("tags")
+        if isinstance(own, Tags):
+            cls.tags = cast(Tags, _TagsOfBoth(own))
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return self.inner.benefit(requests, step)
+
+    @override
+    def tier(self, requests: Requests, step: Step) -> IntArray | None:
+        return self.inner.tier(requests, step)
+
+    @override
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        return self.inner.keep_benefit(running, step)
+
+    @override
+    def admissible(self, waiting: Requests, step: Step) -> BoolArray | None:
+        return self.inner.admissible(waiting, step)
+
+    @override
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return self.inner.rank(waiting, step)
+
+    @override
+    def limits(self, step: Step) -> Limits:
+        return self.inner.limits(step)
+
+    @override
+    def overrides(self, method: str) -> bool:
+        own = getattr(type(self), method) is not getattr(Wrapper, method)
+        return own or self.inner.overrides(method)
+
+    @override
+    def native_order(self) -> str | None:
+        return None
+
+    @override
+    def tenant_weights(self) -> Mapping[str, float]:
+        return self.inner.tenant_weights()
+
+    @override
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        self.inner.on_arrived(rows, step)
+
+    @override
+    def on_admitted(self, rows: Requests, step: Step) -> None:
+        self.inner.on_admitted(rows, step)
+
+    @override
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self.inner.on_computed(rows, work, step)
+
+    @override
+    def on_preempted(self, rows: Requests, step: Step) -> None:
+        self.inner.on_preempted(rows, step)
+
+    @override
+    def on_finished(self, rows: Requests, step: Step) -> None:
+        self.inner.on_finished(rows, step)
+
+
+class _TagsOfBoth:
+    """The tags of a wrapper class, and of an object those of its inner policy too."""
+
+    def __init__(self, own: Tags) -> None:
+        self._own = own
+
+    def __get__(self, policy: Wrapper | None, cls: type[Wrapper]) -> Tags:
+        if policy is None:
+            return self._own
+        inner = policy.inner.tags
+        return Tags(
+            requires=self._own.requires | inner.requires,
+            may_starve=self._own.may_starve or inner.may_starve,
+        )
+
+
+# Not in the class body, where the base class's tags are a plain value.
+Wrapper.tags = cast(Tags, _TagsOfBoth(Tags()))
+
