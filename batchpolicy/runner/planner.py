@@ -112,7 +112,7 @@ class Planner:
             plan, starting = Plan(best.request_id), self._starting(best, left)
         else:
             plan, starting = self._fill(best, step, left, peak, None)
-        return self._with_refused(plan, drawn, starting)
+        return self._whole(plan, drawn, starting, step)
 
     def displace(
         self,
@@ -130,7 +130,7 @@ class Planner:
         """
         room = self._displacer(running, demand, step)
         plan, starting = self._fill(drawn.best, step, left, peak, room)
-        return self._with_refused(plan, drawn, starting)
+        return self._whole(plan, drawn, starting, step)
 
     def _fill(
         self,
@@ -250,7 +250,8 @@ class Planner:
         fit = int(np.searchsorted(before, left.tokens))
         return best.slot[: max(min(left.seats, fit), 0)]
 
-    def _with_refused(self, plan: Plan, drawn: Drawn, starting: IntArray) -> Plan:
+    def _whole(self, plan: Plan, drawn: Drawn, starting: IntArray, step: Step) -> Plan:
+        """The plan with whom it refuses, and when to plan anew."""
         wake_s = drawn.ranked.ranking.wake_s
         if wake_s < math.inf:
             # Who is overdue by then goes whatever the policy says.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Policy
-from batchpolicy.testing import accounting, scoring
+from batchpolicy.testing import accounting, holding, scoring, wrapping
+from batchpolicy.wrappers import Wrapper
 
 if TYPE_CHECKING:
     import pytest
@@ -49,6 +50,13 @@ def policy_checks(policy: Policy) -> Iterator[Check]:
         yield scoring.check_equals_are_served_in_order
     if policy.native_order() is not None:
         yield scoring.check_native_order_is_the_engines
+    yield holding.check_a_hold_ends
+    if isinstance(policy, Wrapper):
+        yield wrapping.check_inner_is_asked_about_a_row_once
+        yield wrapping.check_hooks_reach_inner
+        yield wrapping.check_inner_has_its_say
+        if policy.neutral is not None:
+            yield wrapping.check_neutral_parameters_change_nothing
     yield accounting.check_hooks_take_no_rows
     yield accounting.check_hooks_add_up
     yield accounting.check_instances_share_no_state

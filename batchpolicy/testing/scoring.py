@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from batchpolicy.errors import PolicyContractError
-from batchpolicy.policy import Policy, Ranking
+from batchpolicy.policy import MOST_TIERS, Policy, Ranking
 from batchpolicy.requests import COLUMNS, Requests
 from batchpolicy.runner.order import best_first
 from batchpolicy.runner.table import RequestTable
@@ -24,8 +24,8 @@ from batchpolicy.testing.compare import (
     work_of,
 )
 from batchpolicy.testing.data import make_extremes
+from batchpolicy.wrappers import Wrapper
 
-MOST_TIERS = 1024
 _SIZES = (0, 1, 2, 257)
 
 
@@ -39,7 +39,7 @@ def check_benefit_is_one_finite_float_a_row(policy: Policy) -> None:
 
 
 def check_tier_is_one_small_class_a_row(policy: Policy) -> None:
-    """None, or shape ``(n,)``, int64, from 0 to 1,023."""
+    """None, or shape ``(n,)``, int64, from 0 to 1,023; twice that deep where tiers nest."""
     for n in _SIZES:
         at = scene(n + 16)
         for rows in (at.waiting, at.running):
@@ -75,8 +75,11 @@ def check_rank_is_a_ranking_of_every_row(policy: Policy) -> None:
             fail(policy, "rank", f"returned {type(got).__name__}, expected a Ranking")
         _is_benefit(policy, "rank", got.benefit, len(at.waiting))
         _is_tier(policy, "rank", got.tier, len(at.waiting))
-        if got.admissible is not None:
-            _has_shape(policy, "rank", np.asarray(got.admissible), len(at.waiting), np.bool_)
+        for mask in (got.admissible, got.refuse):
+            if mask is not None:
+                _has_shape(policy, "rank", np.asarray(mask), len(at.waiting), np.bool_)
+        if np.isnan(got.wake_s):
+            fail(policy, "rank", "returned wake_s nan, expected a time or inf")
 
 
 def check_scoring_changes_nothing(policy: Policy) -> None:
@@ -236,9 +239,10 @@ def _is_tier(policy: Policy, method: str, got: object, n: int) -> None:
         return
     values = np.asarray(got)
     _has_shape(policy, method, values, n, np.int64)
-    bad = np.flatnonzero((values < 0) | (values >= MOST_TIERS))
+    most = MOST_TIERS**2 if isinstance(policy, Wrapper) else MOST_TIERS
+    bad = np.flatnonzero((values < 0) | (values >= most))
     if len(bad):
-        fail(policy, method, f"returned tier {values[bad[0]]}; expected 0 to {MOST_TIERS - 1}")
+        fail(policy, method, f"returned tier {values[bad[0]]}; expected 0 to {most - 1}")
 
 
 def _stays_usable(policy: Policy, at: Scene, advice: str) -> None:

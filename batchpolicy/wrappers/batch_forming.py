@@ -95,4 +95,5 @@ class BatchForming(Wrapper):
         # Who was preempted has had its first token, and waits for the next.
         fresh = np.isnan(waiting.first_token_s)
         np.minimum(hold_s, self.ttft_frac * waiting.ttft_slo_s, out=hold_s, where=fresh)
-        return waiting.arrival_s + hold_s
+        hold_s += waiting.arrival_s
+        return hold_s

@@ -73,13 +73,22 @@ class Tiered(Wrapper):
 
 def _joined(parts: list[tuple[IntArray, Ranking]], n: int) -> Ranking:
     """One ranking of all rows from those of parts of them."""
-    whole = Ranking(np.empty(n), wake_s=min(part.wake_s for _, part in parts))
+    benefit, tier = np.empty(n), np.zeros(n, dtype=np.int64)
+    admissible, refuse = np.ones(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     for rows, part in parts:
-        whole.benefit[rows] = part.benefit
-        for name, nothing in (("tier", 0), ("admissible", True), ("refuse", False)):
-            given = getattr(part, name)
+        benefit[rows] = part.benefit
+        for whole, given in (
+            (tier, part.tier),
+            (admissible, part.admissible),
+            (refuse, part.refuse),
+        ):
             if given is not None:
-                if getattr(whole, name) is None:
-                    whole = whole._replace(**{name: np.full(n, nothing)})
-                getattr(whole, name)[rows] = given
-    return whole
+                whole[rows] = given
+    rankings = [part for _, part in parts]
+    return Ranking(
+        benefit,
+        tier if any(one.tier is not None for one in rankings) else None,
+        admissible if any(one.admissible is not None for one in rankings) else None,
+        refuse if any(one.refuse is not None for one in rankings) else None,
+        min(one.wake_s for one in rankings),
+    )

@@ -10,10 +10,19 @@ import pytest
 from pydantic import Field, PrivateAttr
 from typing_extensions import override
 
-from batchpolicy import FloatArray, Policy, Requests, StateArray, Step, Tags, Work
+from batchpolicy import FloatArray, Policy, Ranking, Requests, StateArray, Step, Tags, Work
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.step_cost import StepShape
-from batchpolicy.testing import accounting, check_policy, policy_checks, scoring
+from batchpolicy.policy import Limits
+from batchpolicy.testing import (
+    accounting,
+    check_policy,
+    holding,
+    policy_checks,
+    scoring,
+    wrapping,
+)
+from batchpolicy.wrappers import Wrapper
 
 
 class Sound(Policy):
@@ -236,6 +245,93 @@ class InheritsTheSlot(Sound):
         self._level.add(rows.slot, 1.0 * work.steps)
 
 
+class WakesAtNoTime(Sound):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return super().rank(waiting, step)._replace(wake_s=float("nan"))
+
+
+class RefusesByNumber(Sound):
+    def rank(self, waiting: Requests, step: Step) -> Any:
+        return super().rank(waiting, step)._replace(refuse=np.zeros(len(waiting)))
+
+
+class HoldsForEver(Sound):
+    def admissible(self, waiting: Requests, step: Step) -> Any:
+        return np.zeros(len(waiting), dtype=np.bool_)
+
+
+class WaitsForTwo(Sound):
+    """A lone request waits for another one, and for nothing else."""
+
+    def admissible(self, waiting: Requests, step: Step) -> Any:
+        return np.full(len(waiting), len(waiting) > 1)
+
+
+class PutsItOff(HoldsForEver):
+    """The next second, it says each time."""
+
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return super().rank(waiting, step)._replace(wake_s=step.now_s + 1.0)
+
+
+class Innocent(Wrapper):
+    """Changes nothing; the broken wrappers differ from it in one thing."""
+
+    neutral: ClassVar[Mapping[str, Any] | None] = {}
+
+
+class AsksTwice(Innocent):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return super().rank(waiting, step)._replace(benefit=self.benefit(waiting, step))
+
+
+class AsksWhomToKeepTwice(Innocent):
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        return (super().keep_benefit(running, step) + super().keep_benefit(running, step)) / 2
+
+
+class ForgetsEnds(Innocent):
+    def on_finished(self, rows: Requests, step: Step) -> None:
+        pass
+
+
+class TellsTwice(Innocent):
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        super().on_arrived(rows, step)
+        super().on_arrived(rows.take(np.arange(1)), step)
+
+
+class TellsHalfTheWork(Innocent):
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        super().on_computed(rows, work._replace(output_tokens=work.output_tokens // 2), step)
+
+
+class LetsEverybodyStart(Innocent):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return super().rank(waiting, step)._replace(admissible=None)
+
+
+class RefusesNobody(Innocent):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return super().rank(waiting, step)._replace(refuse=None)
+
+
+class ForgetsTheTimer(Innocent):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return super().rank(waiting, step)._replace(wake_s=float("inf"))
+
+
+class LiftsLimits(Innocent):
+    def limits(self, step: Step) -> Limits:
+        return super().limits(step)._replace(token_budget=10_000)
+
+
+class TurnsTheOrder(Innocent):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        ranking = super().rank(waiting, step)
+        return ranking._replace(benefit=-ranking.benefit)
+
+
 BROKEN = [
     (ForgetsAParameter(scale=2.0), accounting.check_parameters_survive_a_round_trip),
     (GivesAWeightOfZero(), accounting.check_tenant_weights_are_positive),
@@ -248,6 +344,21 @@ BROKEN = [
     (KeepsNaN(), scoring.check_keep_benefit_is_one_number_a_row),
     (AdmitsByNumber(), scoring.check_admissible_is_one_truth_value_a_row),
     (RanksBare(), scoring.check_rank_is_a_ranking_of_every_row),
+    (WakesAtNoTime(), scoring.check_rank_is_a_ranking_of_every_row),
+    (RefusesByNumber(), scoring.check_rank_is_a_ranking_of_every_row),
+    (HoldsForEver(), holding.check_a_hold_ends),
+    (WaitsForTwo(), holding.check_a_hold_ends),
+    (PutsItOff(), holding.check_a_hold_ends),
+    (AsksTwice(), wrapping.check_inner_is_asked_about_a_row_once),
+    (AsksWhomToKeepTwice(), wrapping.check_inner_is_asked_about_a_row_once),
+    (ForgetsEnds(), wrapping.check_hooks_reach_inner),
+    (TellsTwice(), wrapping.check_hooks_reach_inner),
+    (TellsHalfTheWork(), wrapping.check_hooks_reach_inner),
+    (LetsEverybodyStart(), wrapping.check_inner_has_its_say),
+    (RefusesNobody(), wrapping.check_inner_has_its_say),
+    (ForgetsTheTimer(), wrapping.check_inner_has_its_say),
+    (LiftsLimits(), wrapping.check_inner_has_its_say),
+    (TurnsTheOrder(), wrapping.check_neutral_parameters_change_nothing),
     (WritesToAColumn(), scoring.check_columns_are_left_alone),
     (ForcesAColumnOpen(), scoring.check_columns_are_left_alone),
     (CountsItsCalls(), scoring.check_scoring_changes_nothing),
@@ -284,7 +395,11 @@ def test_the_check_catches_a_policy_that_breaks_its_promise(policy: Policy, chec
         check(policy)
 
 
-@pytest.mark.parametrize("policy", [Sound(), Counting()], ids=["Sound", "Counting"])
+@pytest.mark.parametrize(
+    "policy",
+    [Sound(), Counting(), Innocent(inner=Counting())],
+    ids=["Sound", "Counting", "Innocent"],
+)
 def test_the_policies_that_the_broken_ones_start_from_keep_every_promise(policy: Policy) -> None:
     assert {one.status for one in check_policy(policy)} == {"passed"}
 
@@ -292,7 +407,7 @@ def test_the_policies_that_the_broken_ones_start_from_keep_every_promise(policy:
 def test_every_check_has_a_policy_that_it_catches() -> None:
     written = {
         name
-        for module in (scoring, accounting)
+        for module in (scoring, accounting, holding, wrapping)
         for name in vars(module)
         if name.startswith("check_")
     }
@@ -303,7 +418,7 @@ def test_every_check_is_run() -> None:
     class Everything(Sound):
         tags: ClassVar[Tags] = Tags(native="fcfs")
 
-    run = {one.check for one in check_policy(Everything())}
+    run = {one.check for policy in (Everything(), Innocent()) for one in check_policy(policy)}
     assert run == {check.__name__ for _, check in BROKEN}
 
 

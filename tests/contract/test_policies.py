@@ -6,6 +6,9 @@ from batchpolicy import Policy, registry
 from batchpolicy.config import load_config
 from batchpolicy.policies.benefit import Benefit
 from batchpolicy.testing.checks import Check, parametrize_with_checks
+from batchpolicy.wrappers.batch_forming import BatchForming
+from batchpolicy.wrappers.corridor import Corridor
+from batchpolicy.wrappers.tiered import Tiered
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -19,6 +22,10 @@ IN_EXAMPLES = [load_config(path).build_policy() for path in FILES]
 OTHERS = [
     Benefit.model_validate({"lambda": 0.0, "urgency": {"weight": 0.0}}),
     Benefit.model_validate({"fairness": {"weights": {"a": 3.0}, "scale_tokens": 1.0}}),
+    Corridor.model_validate({"tokens": 500.0, "inner": {"name": "tiered", "inner": "edf"}}),
+    Tiered.model_validate({"up_to": [-1, 0, 2], "inner": "virtual-token-counter"}),
+    Tiered.model_validate({"inner": {"name": "corridor", "inner": "benefit"}}),
+    BatchForming.model_validate({"hold_idle": True, "inner": "corridor"}),
 ]
 
 
