@@ -27,8 +27,8 @@ class Corridor(Wrapper):
     Under any inner order the counters of two tenants that both have requests waiting
     differ by at most ``tokens`` + U. Where output is predicted, U is the largest charge of
     one request, ``(prompt_weight * prompt + output_weight * output) / weight``. Without
-    predictions U is the largest prompt's charge plus what those of a tenant that run at
-    once may put out. That holds while
+    predictions U is ``max(prompt_weight * prompt, output_weight * M) / weight``, M the
+    tokens that the KV cache holds. That holds while
 
     - both have a request that the inner policy would let start, without a break;
     - predictions are right: one that was too high is paid back at the end, and lowers

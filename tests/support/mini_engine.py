@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batchpolicy.config import Bounds, Preempt, Queue
+from batchpolicy.config import Bounds, Memory, Preempt, Queue
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
@@ -105,6 +105,7 @@ class MiniEngine:
         max_bypass_s: float = 0.0,
         bounds: Bounds | None = None,
         queue: Queue | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.seats, self.budget, self.blocks = seats, budget, blocks
         self.block_tokens, self.chunk = block_tokens, chunk
@@ -126,7 +127,11 @@ class MiniEngine:
         self.counts: Counter[str] = Counter()
         self.runner = PolicyRunner(
             config_of(
-                policy, preempt, bounds=bounds or Bounds(max_bypass_s=max_bypass_s), queue=queue
+                policy,
+                preempt,
+                bounds=bounds or Bounds(max_bypass_s=max_bypass_s),
+                queue=queue,
+                memory=memory,
             ),
             EngineFacts(
                 max_running=seats,
