@@ -28,7 +28,7 @@ class Corridor(Wrapper):
     differ by at most ``tokens`` + U. Where output is predicted, U is the largest charge of
     one request, ``(prompt_weight * prompt + output_weight * output) / weight``. Without
     predictions U is ``max(prompt_weight * prompt, output_weight * M) / weight``, M the
-    tokens that the KV cache holds. That holds while
+    tokens that the KV cache holds, if output costs no less than prompt. That holds while
 
     - both have a request that the inner policy would let start, without a break;
     - predictions are right: one that was too high is paid back at the end, and lowers

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, PolicySpec, Queue
 
 
-def _config(name: str, **parts: object) -> PolicyConfig:
-    return PolicyConfig.model_validate({"policy": PolicySpec(name=name), **parts})
+def _config(name: str, params: dict[str, Any] | None = None, **parts: object) -> PolicyConfig:
+    spec = PolicySpec(name=name, params=params or {})
+    return PolicyConfig.model_validate({"policy": spec, **parts})
 
 
 FCFS = _config("fcfs")
@@ -35,6 +38,17 @@ PLANNED = (
         "priority",
         bounds=Bounds(max_wait_s=0.2, turns="none"),
         limits=LimitSettings(long_prompts_give_way=False),
+    ),
+    _config("corridor", {"tokens": 100.0, "inner": "shortest-first"}),
+    _config(
+        "batch-forming",
+        {"min_waiting": 3, "max_hold_s": 0.3, "hold_idle": True, "busy_frac": 0.8, "inner": "edf"},
+        queue=Queue(ttl_s=0.4),
+    ),
+    _config(
+        "tiered",
+        {"inner": {"name": "batch-forming", "max_hold_s": 5.0, "hold_idle": True}},
+        bounds=Bounds(max_wait_s=0.5),
     ),
 )
 """What the policy runner plans."""
