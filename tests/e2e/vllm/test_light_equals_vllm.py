@@ -22,6 +22,7 @@ RARE = {
     "displacement": 0.2,
     "whole prompts only": 0.05,
     "limits of a policy's own": 0.1,
+    "all held while nothing ran": 0.01,
 }
 """In what part of the workloads each of ``KINDS`` is seen at least, where that is not 0.2."""
 

@@ -27,6 +27,7 @@ KINDS = (
     "sessions",
     "a cap on prefill parts",
     "limits of a policy's own",
+    "all held while nothing ran",
 )
 """In the order of reports."""
 
@@ -52,6 +53,9 @@ def covered(problem: Problem, run: Run, steps: Sequence[StepRecord]) -> frozense
         "sessions": limits.prefix_cache and any(r.session for r in requests),
         "a cap on prefill parts": limits.long_prefill_token_threshold > 0,
         "limits of a policy's own": _limits(problem.config),
+        "all held while nothing ran": any(
+            step.waiting and not (step.tokens or step.running) for step in steps
+        ),
     }
     return frozenset(kind for kind, happened in had.items() if happened)
 
