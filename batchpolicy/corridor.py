@@ -35,7 +35,5 @@ def hold_to_corridor(
         return ranking
     room = tokens - (served - candidates.min())
     charge = fairness.price_of_admission(waiting)
-    allowed = within(
-        ranking._replace(admissible=could_start), waiting.tenant, room, charge, step
-    )
+    allowed = within(ranking._replace(admissible=could_start), waiting.tenant, room, charge, step)
     return ranking._replace(admissible=allowed)

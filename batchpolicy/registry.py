@@ -169,9 +169,7 @@ def _build(given: object, group: str, class_named: Callable[[str], type[Componen
     return _made(_KINDS[group], name, class_named(name), params)
 
 
-def _made(
-    kind: str, name: str, cls: type[Component], params: Mapping[str, object]
-) -> Component:
+def _made(kind: str, name: str, cls: type[Component], params: Mapping[str, object]) -> Component:
     try:
         return cls.model_validate(params)
     except ValueError:

@@ -20,9 +20,7 @@ class _Spy(Policy):
     """Stands inside a wrapper in another policy's place, and notes what it is asked and told."""
 
     _policy: Policy = PrivateAttr()
-    _calls: list[tuple[str, IntArray]] = PrivateAttr(
-        default_factory=list[tuple[str, IntArray]]
-    )
+    _calls: list[tuple[str, IntArray]] = PrivateAttr(default_factory=list[tuple[str, IntArray]])
     _works: list[Work] = PrivateAttr(default_factory=list[Work])
 
     @classmethod
@@ -175,9 +173,7 @@ def check_inner_has_its_say(policy: Policy) -> None:
         fail(policy, "rank", "keeps a request that inner refuses")
     if got.wake_s > wanted.wake_s:
         fail(policy, "rank", f"wakes at {got.wake_s}, inner at {wanted.wake_s}")
-    for name, mine, theirs in zip(
-        Limits._fields, wrapper.limits(at.step), _LIMITS, strict=True
-    ):
+    for name, mine, theirs in zip(Limits._fields, wrapper.limits(at.step), _LIMITS, strict=True):
         if mine is None or mine > theirs:
             fail(policy, "limits", f"has {name} {mine}, inner {theirs}")
 

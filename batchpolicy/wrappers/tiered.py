@@ -40,6 +40,7 @@ class Tiered(Wrapper):
     ] = (0,)
     """Highest priority number of each class but the last, rising: with ``[0, 5]`` priorities up
     to 0 are the first class, 1 to 5 the second, and the rest the third."""
+
     @field_validator("inner")
     @classmethod
     def _has_no_classes(cls, inner: Policy) -> Policy:
@@ -57,7 +58,7 @@ class Tiered(Wrapper):
     @override
     def rank(self, waiting: Requests, step: Step) -> Ranking:
         classes = self._classes(waiting)
-        found = np.unique(classes)
+        found = np.flatnonzero(np.bincount(classes))
         if len(found) < 2:
             return super().rank(waiting, step).under(classes)
         parts: list[tuple[IntArray, Ranking]] = []

@@ -119,4 +119,3 @@ class _TagsOfBoth:
 
 # Not in the class body, where the base class's tags are a plain value.
 Wrapper.tags = cast(Tags, _TagsOfBoth(Tags()))
-
