@@ -85,7 +85,7 @@ class Ranking(NamedTuple):
         )
 
     def under(self, tier: IntArray) -> Ranking:
-        """This order inside each class of ``tier``, shape ``(n,)``, and the classes before it.
+        """The same order inside each class of ``tier``, shape ``(n,)``, classes before it.
 
         Both tiers run from 0 to 1,023, so that one policy with tiers may stand in another.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from batchpolicy.wrappers.wrapper import Wrapper
 
 
 def _ascending(bounds: tuple[int, ...]) -> tuple[int, ...]:
-    if any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(bounds)):
         raise ValueError("expected whole numbers that rise, such as [-1, 0]")
     return bounds
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from batchpolicy import FloatArray, Policy, Ranking, Requests, StateArray, Step, Tags, Work
 from batchpolicy.errors import PolicyContractError
-from batchpolicy.step_cost import StepShape
 from batchpolicy.policy import Limits
+from batchpolicy.step_cost import StepShape
 from batchpolicy.testing import (
     accounting,
     check_policy,
