@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -120,14 +121,15 @@ def test_the_schema_is_printed_as_json(here: Path, capsys: Capture) -> None:
 
 def test_a_sound_policy_keeps_all_promises(here: Path, capsys: Capture) -> None:
     assert main(["check", "good.yaml"]) == 0
-    assert "good.yaml: 22 of 22 promises kept" in capsys.readouterr().out
+    assert re.search(r"good\.yaml: (\d+) of \1 promises kept", capsys.readouterr().out)
 
 
 def test_a_broken_promise_is_named_and_ends_in_1(here: Path, capsys: Capture) -> None:
     assert main(["check", "wrong.py:Wrong"]) == 1
     out = capsys.readouterr().out
     assert "says it equals 'fcfs' and differs from it at place 0" in out
-    assert "20 of 22 promises kept" in out
+    kept, all_of_them = map(int, re.findall(r"(\d+) of (\d+) promises kept", out)[0])
+    assert kept == all_of_them - 2
     assert main(["check", "wrong.py:Wrong", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["passed"] is False
