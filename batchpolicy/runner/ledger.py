@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Ledger:
         self._many_passed = _MANY_PASSED
         self.changes = 0
         """Arrivals, ends, admissions and preemptions so far."""
+        self.on_end: Callable[[str, int], None] = _nothing
+        """Called with id and slot of each request that ends, its columns being final."""
 
     @property
     def now_s(self) -> float:
@@ -93,20 +95,22 @@ class Ledger:
         self.events.add("arrived", slot)
         return slot
 
-    def ready(self, request_id: str, flag: bool) -> None:
-        """A waiting request can start now, or cannot any more."""
+    def ready(self, request_id: str, flag: bool) -> int | None:
+        """A waiting request can start now, or cannot any more; its slot if that is news."""
         slot = self.table.slots.get(request_id)
         if slot is None or slot in self.running:
-            return
+            return None
         self.changes += 1
         source, target = (self.blocked, self.waiting) if flag else (self.waiting, self.blocked)
-        if source.discard(slot):
-            target.add(slot, self._priority(slot))
-            self.table.columns["ready"][slot] = flag
-            if np.isnan(self.table.columns["first_scheduled_s"][slot]):
-                # Only what passes while it could start overtakes it.
-                late = self._late(slot)
-                self.table.columns["overtakes"][slot] += -late if flag else late
+        if not source.discard(slot):
+            return None
+        target.add(slot, self._priority(slot))
+        self.table.columns["ready"][slot] = flag
+        if np.isnan(self.table.columns["first_scheduled_s"][slot]):
+            # Only what passes while it could start overtakes it.
+            late = self._late(slot)
+            self.table.columns["overtakes"][slot] += -late if flag else late
+        return slot
 
     def finished(self, request_id: str, status: Status) -> None:
         """A request ended, from whatever state; unknown and ended ids are ignored."""
@@ -117,6 +121,7 @@ class Ledger:
         if slot in self.running:
             self.batch.left(request_id, slot)
         self.table.columns["status"][slot] = int(status)
+        self.on_end(request_id, slot)
         self._drop(slot)
         self.events.add("finished", slot)
 
@@ -222,6 +227,10 @@ class Ledger:
     def _drop(self, slot: int) -> None:
         # In exactly one of the three.
         _ = self.running.discard(slot) or self.waiting.discard(slot) or self.blocked.discard(slot)
+
+
+def _nothing(request_id: str, slot: int) -> None:
+    """Nobody wants to know."""
 
 
 def _deadline_s(facts: RequestFacts) -> float:

@@ -74,13 +74,12 @@ class Planner:
         self.held_since_s.pop(slot, None)
         self.overdue.arrived(slot)
 
-    def admitted(self, slots: list[int]) -> None:
-        """Rows have taken a seat."""
-        for slot in slots if self.overdue.bounded else ():
-            if self.overdue.admitted(slot):
-                # Displaced once more at most.
-                times = max(self.displaced.at(slot), MAX_DISPLACED_A_REQUEST - 1.0)
-                self.displaced.put(slot, times)
+    def admitted(self, slots: list[int], now_s: float) -> None:
+        """Waiting rows have taken a seat."""
+        for slot in self.overdue.admitted(slots, now_s):
+            # Displaced once more at most.
+            times = max(self.displaced.at(slot), MAX_DISPLACED_A_REQUEST - 1.0)
+            self.displaced.put(slot, times)
 
     def is_full(self, waiting: int) -> bool:
         """More wait than may, unless some of them can start."""
@@ -143,7 +142,7 @@ class Planner:
         """Plan row by row what fits, and its slots; a row short of blocks may be passed."""
         planned: list[int] = []
         held: list[int] = []
-        closed = looks_ahead = False
+        closed = looks_ahead = barred = False
         need_blocks, prefill, slots = best.need_kv_blocks, best.prefill_tokens, best.slot
         if self.chunk is not None:
             prefill = np.minimum(prefill, self.chunk)
@@ -159,9 +158,12 @@ class Planner:
                 need = Room(
                     max(1 - left.seats, 0), max(blocks - left.blocks, 0), max(1 - left.tokens, 0)
                 )
-                freed = room.make_room(priority, need) if room and pressing[place] else None
+                seeks = room and pressing[place] and not barred
+                freed = room.make_room(priority, need) if room and seeks else None
                 if freed is None:
                     held.append(place)
+                    # Nobody passes an overdue row by displacing others either.
+                    barred = barred or self.overdue.is_chosen(int(slots[place]))
                     closed = closed or not open_seat or not self._may_be_passed(slots, place, step)
                     continue
                 left.seats += freed.seats
@@ -230,7 +232,7 @@ class Planner:
                 placed &= adapters.to_make_place(waiting.lora, used)
             ranked, late = ranked.only(placed), late & placed
         if late.any():
-            return self.overdue.order(waiting, late, ranked.best, window)
+            return self.overdue.order(ranked, late, window)
         if ranked.open is not None and not ranked.open.any() and not len(step.running):
             if step.now_s < ranked.ranking.wake_s < math.inf:
                 return np.empty(0, dtype=np.intp)

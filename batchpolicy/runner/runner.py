@@ -14,6 +14,7 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.policy import Limits, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.busy import Busy
+from batchpolicy.runner.certificate import Certificate
 from batchpolicy.runner.demand import Demand, demand
 from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP, victim_order
 from batchpolicy.runner.ends import Ends
@@ -79,7 +80,7 @@ class PolicyRunner:
             self.counters,
             probe,
             bounds.max_bypass_s,
-            Overdue(bounds),
+            Overdue(bounds, self._ledger.table, self.counters),
             queue.max_waiting,
         )
         self._ceilings = Limits(
@@ -91,6 +92,9 @@ class PolicyRunner:
         self._predicts = False
         """Whether a length was ever predicted."""
         self._gives_way = engine.chunks and limits.long_prompts_give_way
+        self._certificates = self._planner.overdue.certificates
+        if self._certificates is not None:
+            self._ledger.on_end = self._certificates.ended
         self._base = self._within(_limits_of(limits), self._ceilings)
         self._limits = self._base
         self._planner.chunk = self._limits.prefill_chunk
@@ -111,7 +115,9 @@ class PolicyRunner:
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
-        self._ledger.ready(request_id, flag)
+        slot = self._ledger.ready(request_id, flag)
+        if slot is not None and self._certificates is not None:
+            self._certificates.ready(slot, flag)
 
     def finished(self, request_id: str, status: Status) -> None:
         """A request ended, from any state; unknown and ended ids are ignored."""
@@ -127,6 +133,8 @@ class PolicyRunner:
         self._ledger.begin(tick.now_s)
         self._ends.begin(tick.now_s)
         self._busy.begin(tick.now_s)
+        if self._certificates is not None:
+            self._certificates.begin(tick.now_s)
 
     def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
@@ -288,9 +296,10 @@ class PolicyRunner:
         if preempted:
             self.preempted(preempted)
         if admitted:
-            self._planner.admitted(self._ledger.slots_of(admitted).tolist())
-            self.counters["admitted"] += self._ledger.admitted(admitted)
+            self.counters["admitted"] += self._seat(admitted)
         self._ledger.batch.scheduled(tokens)
+        if self._certificates is not None:
+            self._certificates.runs(len(self._ledger.running))
 
     def preempted(self, ids: Sequence[str]) -> None:
         """Running requests lost their KV outside of a step; ``scheduled`` tells of others."""
@@ -339,7 +348,27 @@ class PolicyRunner:
         seated = {i: 0 for i in running_ids if i in slots and slots[i] not in ledger.running}
         self.counters["reconciled"] += len(lost) + len(seated)
         self.preempted(lost)
-        ledger.admitted(seated)
+        self._seat(seated)
+
+    def certificate(self, request_id: str) -> Certificate | None:
+        """How a request waited and what the bounds promised it.
+
+        Of all that live and the last thousand that ended; None of others, and of all
+        where neither ``max_wait_s`` nor ``max_overtakes`` is set.
+        """
+        if self._certificates is None:
+            return None
+        slot = self._ledger.table.slots.get(request_id)
+        if slot is None:
+            return self._certificates.of_ended(request_id)
+        return self._certificates.of(request_id, slot)
+
+    def _seat(self, found: Mapping[str, int]) -> int:
+        """How many of these take a seat, each with so many tokens found in the KV cache."""
+        slots: list[int] = self._ledger.slots_of(found).tolist()
+        seated = [slot for slot in slots if slot not in self._ledger.running]
+        self._planner.admitted(seated, self._ledger.now_s)
+        return self._ledger.admitted(found)
 
     def _wanting_room(self, waiting: Requests, running: Requests) -> int:
         """Waiting rows that others might be displaced for."""
