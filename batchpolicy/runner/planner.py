@@ -162,7 +162,7 @@ class Planner:
                 freed = room.make_room(priority, need) if room and seeks else None
                 if freed is None:
                     held.append(place)
-                    # Nobody passes an overdue row by displacing others either.
+                    # Nobody passes an overdue row, also not by displacing others.
                     barred = barred or self.overdue.is_chosen(int(slots[place]))
                     closed = closed or not open_seat or not self._may_be_passed(slots, place, step)
                     continue
@@ -174,6 +174,7 @@ class Planner:
             ):
                 held.append(place)
                 looks_ahead = True
+                barred = barred or self.overdue.is_chosen(int(slots[place]))
                 closed = not self._may_be_passed(slots, place, step)
                 continue
             left.seats -= 1
