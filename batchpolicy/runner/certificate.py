@@ -21,6 +21,9 @@ class Starts(NamedTuple):
     """Those that were not overdue."""
 
 
+NO_STARTS = Starts()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """How one request waited, and what the bounds promised it.
@@ -51,7 +54,7 @@ class Certificate:
     """Older overdue requests that waited then; of its tenant under ``turns: tenant``."""
     tenants: int = 0
     """Tenants with overdue requests then."""
-    starts: Starts = Starts()
+    starts: Starts = NO_STARTS
     """Who started while it was overdue."""
     service_s: float = 0.0
     """Service while it was overdue: seconds that all running requests held their seats."""

@@ -88,6 +88,10 @@ class Overdue:
         """Whether the last plan holds this slot as overdue, so that nobody passes it."""
         return slot in self._chosen
 
+    def chosen(self, slots: IntArray) -> list[bool]:
+        """Which of these slots the last plan holds as overdue; empty where none are."""
+        return [slot in self._chosen for slot in slots.tolist()] if self._chosen else []
+
     def rows(self, waiting: Requests, now_s: float) -> BoolArray:
         """Which rows are overdue; asked once in each plan that orders the queue."""
         if self.certificates is None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from batchpolicy import explain
 from batchpolicy.policy import Step
 from batchpolicy.requests import BoolArray, IntArray, Requests
 from batchpolicy.runner import adapters
@@ -65,6 +66,8 @@ class Planner:
     """Most prompt tokens of one request in one step, where that is limited."""
     displaced: StateArray = field(default_factory=StateArray)
     """Times that each slot was displaced by a more urgent request."""
+    notes: explain.Notes = field(default_factory=explain.Notes)
+    """Why whoever waits was not planned."""
     held_since_s: dict[int, float] = field(default_factory=dict[int, float])
     """When each slot was first passed by others because its KV did not fit."""
 
@@ -97,6 +100,8 @@ class Planner:
         """The ``window`` best waiting rows in their order, and those that the policy refuses."""
         ranked, refuse = self._ranked(waiting, step)
         best = ranked.waiting.take(self._order(ranked, step, window))
+        late, open_ = self.overdue.chosen(best.slot), ranked.open
+        self.notes.drawn(step, ranked.waiting, best, late, open_)
         return Drawn(ranked, best, refuse)
 
     def offer(self, drawn: Drawn, step: Step, left: Left, peak: Peak | None) -> Plan:
@@ -164,7 +169,10 @@ class Planner:
                     held.append(place)
                     # Nobody passes an overdue row, also not by displacing others.
                     barred = barred or self.overdue.is_chosen(int(slots[place]))
+                    is_short = open_seat and not closed
                     closed = closed or not open_seat or not self._may_be_passed(slots, place, step)
+                    if is_short:
+                        self.notes.short(place, explain.KV, stops=closed)
                     continue
                 left.seats += freed.seats
                 left.blocks += freed.blocks
@@ -176,6 +184,7 @@ class Planner:
                 looks_ahead = True
                 barred = barred or self.overdue.is_chosen(int(slots[place]))
                 closed = not self._may_be_passed(slots, place, step)
+                self.notes.short(place, explain.KV_LATER, stops=closed)
                 continue
             left.seats -= 1
             left.blocks -= blocks
@@ -232,6 +241,7 @@ class Planner:
             if (late & ~placed).any():
                 placed &= adapters.to_make_place(waiting.lora, used)
             ranked, late = ranked.only(placed), late & placed
+            self.notes.placed = placed
         if late.any():
             return self.overdue.order(ranked, late, window)
         if ranked.open is not None and not ranked.open.any() and not len(step.running):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from batchpolicy import explain
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
 from batchpolicy.policy import Limits, Step
@@ -93,8 +94,8 @@ class PolicyRunner:
         """Whether a length was ever predicted."""
         self._gives_way = engine.chunks and limits.long_prompts_give_way
         self._certificates = self._planner.overdue.certificates
-        if self._certificates is not None:
-            self._ledger.on_end = self._certificates.ended
+        self._notes = self._planner.notes
+        self._ledger.on_end = self._ended
         self._base = self._within(_limits_of(limits), self._ceilings)
         self._limits = self._base
         self._planner.chunk = self._limits.prefill_chunk
@@ -110,13 +111,17 @@ class PolicyRunner:
         if request_id not in self._ledger.table:
             slot = self._ledger.arrived(request_id, facts)
             self._planner.arrived(slot)
+            self._notes.waits(slot, self._index + 1, ready=facts.ready)
             self._ends.arrived(request_id, facts)
             self._predicts = self._predicts or not math.isnan(facts.predicted_output_tokens)
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
         slot = self._ledger.ready(request_id, flag)
-        if slot is not None and self._certificates is not None:
+        if slot is None:
+            return
+        self._notes.ready(slot, self._index + 1, flag)
+        if self._certificates is not None:
             self._certificates.ready(slot, flag)
 
     def finished(self, request_id: str, status: Status) -> None:
@@ -156,6 +161,9 @@ class PolicyRunner:
             free_seats = min(free_seats, seats)
         self._planner.chunk = self._limits.prefill_chunk
         plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
+        if self._notes.step != self._index and self._ledger.waiting:
+            short = explain.TOKENS if free_seats > 0 else explain.SEATS
+            self._notes.nobody(self._index, explain.KV if plan.preempt else short)
         for request_id, _ in plan.refuse:
             self._ledger.ended_waiting(request_id, Status.REFUSED)
         if refuse or plan.refuse:
@@ -296,7 +304,7 @@ class PolicyRunner:
         if preempted:
             self.preempted(preempted)
         if admitted:
-            self.counters["admitted"] += self._seat(admitted)
+            self.counters["admitted"] += self._seat(admitted, tokens)
         self._ledger.batch.scheduled(tokens)
         if self._certificates is not None:
             self._certificates.runs(len(self._ledger.running))
@@ -317,6 +325,7 @@ class PolicyRunner:
         for request_id, slot in lost.items():
             ledger.preempted(request_id)
             self._planner.overdue.preempted(slot, ledger.now_s)
+            self._notes.waits(slot, self._index + 1)
         self.counters["preempted"] += len(lost)
 
     def produced(
@@ -348,7 +357,7 @@ class PolicyRunner:
         seated = {i: 0 for i in running_ids if i in slots and slots[i] not in ledger.running}
         self.counters["reconciled"] += len(lost) + len(seated)
         self.preempted(lost)
-        self._seat(seated)
+        self._seat(seated, {})
 
     def certificate(self, request_id: str) -> Certificate | None:
         """How a request waited and what the bounds promised it.
@@ -363,11 +372,33 @@ class PolicyRunner:
             return self._certificates.of_ended(request_id)
         return self._certificates.of(request_id, slot)
 
-    def _seat(self, found: Mapping[str, int]) -> int:
+    def explain(self, request_id: str) -> list[tuple[int, str]]:
+        """Why a request did not start, in its last wait: steps, and the cause from each on.
+
+        Of the last 64 plans that looked at the queue, and for requests that live and the
+        last few hundred that ended; empty where nothing is known. Causes: ``seats``,
+        ``tokens``, ``kv`` (does not fit now), ``kv later`` (is not expected to fit to its
+        end), ``held by policy``, ``adapter``, ``bound: ID is overdue``, ``rank: N before
+        it``, ``not ready``, ``not taken by the engine``.
+        """
+        slot = self._ledger.table.slots.get(request_id)
+        if slot is None:
+            return self._notes.of_ended(request_id)
+        return self._notes.of(slot, int(self._ledger.table.columns["seq"][slot]))
+
+    def _ended(self, request_id: str, slot: int) -> None:
+        seq = int(self._ledger.table.columns["seq"][slot])
+        self._notes.ended(request_id, slot, seq, self._index + 1)
+        if self._certificates is not None:
+            self._certificates.ended(request_id, slot)
+
+    def _seat(self, found: Mapping[str, int], tokens: Mapping[str, int]) -> int:
         """How many of these take a seat, each with so many tokens found in the KV cache."""
         slots: list[int] = self._ledger.slots_of(found).tolist()
         seated = [slot for slot in slots if slot not in self._ledger.running]
         self._planner.admitted(seated, self._ledger.now_s)
+        computed = sum(tokens.get(i, 0) for i in found)
+        self._notes.admitted(seated, self._index, computed)
         return self._ledger.admitted(found)
 
     def _wanting_room(self, waiting: Requests, running: Requests) -> int:

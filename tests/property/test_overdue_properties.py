@@ -101,9 +101,7 @@ def test_with_turns_tenants_start_in_turn_before_an_overdue_request(
     for wait in late(engine):
         own = [run for run in wait.before if run.job.tenant == wait.job.tenant]
         assert all(run.was_late and engine.seq(run.job) < engine.seq(wait.job) for run in own)
-        others = Counter(
-            run.job.tenant for run in wait.before if run.was_late and run not in own
-        )
+        others = Counter(run.job.tenant for run in wait.before if run.was_late and run not in own)
         # Each other tenant once before each of its own, itself included.
         assert max(others.values(), default=0) <= len(own) + 1
         # And once somebody who is not overdue before each who is.
@@ -149,9 +147,7 @@ def check_overtakes(engine: Witness, wait: Wait, certificate: Certificate) -> No
 def check_wait(engine: Witness, wait: Wait, certificate: Certificate) -> None:
     assert certificate.since_s == wait.since_s
     assert certificate.waited_s == pytest.approx(wait.started_s - wait.since_s)
-    total_s = sum(
-        one.started_s - one.since_s for one in engine.waits if one.job.id == wait.job.id
-    )
+    total_s = sum(one.started_s - one.since_s for one in engine.waits if one.job.id == wait.job.id)
     assert certificate.total_wait_s == pytest.approx(total_s)
     # Waits count in steps, and a bound that falls between two of them shows at the second.
     assert certificate.waited_s <= certificate.certified_wait_s + STEP_S

@@ -12,7 +12,7 @@ from typing_extensions import override
 from batchpolicy.config import Bounds
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests, Status
-from tests.support.mini_engine import STEP_S, Job, MiniEngine
+from tests.support.mini_engine import Job, MiniEngine
 
 
 class Adversary(Policy):
