@@ -70,7 +70,7 @@ class Ranking(NamedTuple):
     tier: IntArray | None = None
     admissible: BoolArray | None = None
     refuse: BoolArray | None = None
-    """Requests to end now, as refused."""
+    """Requests to end now, as refused; those that ever started go on."""
     wake_s: float = math.inf
     """Time at which this answer changes though nothing happens, such as when a gate opens."""
 

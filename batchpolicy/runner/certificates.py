@@ -144,7 +144,7 @@ class Certificates:
                 self._forget()
         for slot, was_overdue in zip(slots, overdue, strict=True):
             wait, tenant = self._waits[slot], self._tenant(slot)
-            wait.waited_s = now_s - self._began_s(slot)
+            wait.waited_s = max(now_s - self._began_s(slot), 0.0)
             if wait.overdue is not None:
                 wait.overdue.starts = self._starts_since(wait.overdue, tenant)
                 wait.overdue.service_s = self._served_s - wait.overdue.service_s

@@ -79,7 +79,8 @@ class Overdue:
             if row is not None:
                 self._turns += 1.0
                 self._turn.put(row.tenant, self._turns)
-                self._counters["bound_over_mask"] += row.closed
+                if row.closed:
+                    self._counters["bound_over_mask"] += 1
         was_overdue = [row is not None for row in chosen]
         self.certificates.admitted(slots, was_overdue, now_s)
         return [slot for slot, late in zip(slots, was_overdue, strict=True) if late]

@@ -224,8 +224,10 @@ class Planner:
         ranking = self.guard.rank(waiting, step)
         refuse: list[tuple[str, str]] = []
         if ranking.refuse is not None and ranking.refuse.any():
-            refuse = [(i, REFUSED) for i in waiting.take(ranking.refuse).request_id]
-            kept = np.flatnonzero(~ranking.refuse)
+            # A client that has part of its answer gets the rest.
+            gone = ranking.refuse & np.isnan(waiting.first_scheduled_s)
+            refuse = [(i, REFUSED) for i in waiting.take(gone).request_id]
+            kept = np.flatnonzero(~gone)
             waiting, ranking = waiting.take(kept), ranking.take(kept)
         return Ranked(waiting, ranking, ranking.admissible), refuse
 

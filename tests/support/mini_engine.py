@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
-from batchpolicy.config import Bounds, Memory, Preempt, Queue
+from batchpolicy.config import Bounds, Preempt
 from batchpolicy.policy import Policy, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
@@ -45,6 +47,8 @@ class Job:
     """Step before which its client leaves."""
     hit: int = 0
     """Tokens that each admission finds in the cache; less than the prompt."""
+    says: dict[str, Any] = field(default_factory=dict)
+    """Facts that the runner is told beside or instead of these."""
 
     ready: bool = field(default=True, init=False, repr=False)
     running: bool = field(default=False, init=False, repr=False)
@@ -63,17 +67,18 @@ class Job:
 
     def facts(self) -> RequestFacts:
         """What an adapter tells the runner."""
-        return RequestFacts(
-            prompt_tokens=self.prompt,
-            max_tokens=self.outputs,
-            priority=self.priority,
-            tenant=self.tenant,
-            weight=self.weight,
-            predicted_output_tokens=self.predicted,
-            ttft_slo_s=self.ttft_slo_s,
-            tpot_slo_s=self.tpot_slo_s,
-            ready=self.blocked_for == 0,
-        )
+        facts = {
+            "prompt_tokens": self.prompt,
+            "max_tokens": self.outputs,
+            "priority": self.priority,
+            "tenant": self.tenant,
+            "weight": self.weight,
+            "predicted_output_tokens": self.predicted,
+            "ttft_slo_s": self.ttft_slo_s,
+            "tpot_slo_s": self.tpot_slo_s,
+            "ready": self.blocked_for == 0,
+        }
+        return RequestFacts(**(facts | self.says))
 
 
 @dataclass(slots=True)
@@ -104,8 +109,7 @@ class MiniEngine:
         steadily: bool = True,
         max_bypass_s: float = 0.0,
         bounds: Bounds | None = None,
-        queue: Queue | None = None,
-        memory: Memory | None = None,
+        **parts: BaseModel | None,
     ) -> None:
         self.seats, self.budget, self.blocks = seats, budget, blocks
         self.block_tokens, self.chunk = block_tokens, chunk
@@ -113,6 +117,8 @@ class MiniEngine:
         self.tells_watermark = tells_watermark
         self.steadily = steadily
         """Tell results of one token each by their number, where the runner takes that."""
+        self.open_seats = seats
+        """Those that admission may fill."""
         self.now_s = 0.0
         self.index = 0
         self.coming: list[Job] = []
@@ -125,25 +131,24 @@ class MiniEngine:
         self.order: list[str] = []
         """Ids in the order of their admissions."""
         self.counts: Counter[str] = Counter()
-        self.runner = PolicyRunner(
-            config_of(
-                policy,
-                preempt,
-                bounds=bounds or Bounds(max_bypass_s=max_bypass_s),
-                queue=queue,
-                memory=memory,
-            ),
-            EngineFacts(
-                max_running=seats,
-                max_token_budget=budget,
-                total_kv_blocks=blocks,
-                kv_block_tokens=block_tokens,
-                clock=lambda: self.now_s,
-                max_prefill_chunk=chunk,
-                lag_steps=lag,
-            ),
-            strict=strict,
+        self.preempt: Preempt | None = preempt
+        self.strict = strict
+        self.parts = {"bounds": bounds or Bounds(max_bypass_s=max_bypass_s), **parts}
+        self.facts = EngineFacts(
+            max_running=seats,
+            max_token_budget=budget,
+            total_kv_blocks=blocks,
+            kv_block_tokens=block_tokens,
+            clock=lambda: self.now_s,
+            max_prefill_chunk=chunk,
+            lag_steps=lag,
         )
+        self.runner = self.runner_for(policy)
+
+    def runner_for(self, policy: Policy) -> PolicyRunner:
+        """A runner of this engine, in the state of its start."""
+        config = config_of(policy, self.preempt, **self.parts)
+        return PolicyRunner(config, self.facts, strict=self.strict)
 
     def run(self, jobs: list[Job], max_steps: int = 20_000) -> None:
         """Serve the jobs until all have ended."""
@@ -169,7 +174,8 @@ class MiniEngine:
         self.check_plan(plan)
         self.plans.append(plan)
         if plan.limits is not None:
-            self.chunk = plan.limits.prefill_chunk
+            most, self.budget, self.chunk = plan.limits
+            self.open_seats = self.seats if most is None else most
         for request_id, _ in plan.refuse:
             self._refuse(self.waiting.pop(request_id))
         dropped = [self._preempt(self._job(request_id)) for request_id in plan.preempt]
@@ -286,7 +292,7 @@ class MiniEngine:
             held = sum(self._blocks(j.computed + tokens.get(j.id, 0)) for j in self.running)
             spare = self.watermark if self.running else 0
             need = self._blocks(job.prompt + job.output)
-            full = len(self.running) >= self.seats or left <= 0
+            full = len(self.running) >= self.open_seats or left <= 0
             if full or held + need + spare > self.blocks:
                 break
             del self.waiting[request_id]

@@ -110,3 +110,17 @@ def test_limits_that_make_no_sense_are_a_fault_and_leave_those_of_the_engine() -
         rig.arrive("a")
         assert rig.plan() == Plan(["a"])
         assert rig.counters["policy_faults"] == 1
+
+
+def test_what_has_started_is_not_refused_by_the_policy() -> None:
+    def rank(waiting: Requests, step: Step) -> Ranking:
+        return Ranking(-waiting.seq.astype(np.float64), refuse=waiting.prompt_tokens > 0)
+
+    rig = Rig(Patched.over(Arrival(), rank=rank))
+    rig.arrive("new")
+    assert rig.plan().refuse == [("new", "refused: by the policy")]
+    rig.arrive("started")
+    rig.start("started")
+    rig.runner.preempted(["started"])
+    plan = rig.plan()
+    assert (plan.admit, plan.refuse) == (["started"], [])
