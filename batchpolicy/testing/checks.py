@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Policy
-from batchpolicy.testing import accounting, holding, scoring, wrapping
+from batchpolicy.testing import accounting, holding, planning, scoring, wrapping
 from batchpolicy.wrappers import Wrapper
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def policy_checks(policy: Policy) -> Iterator[Check]:
     yield scoring.check_keep_benefit_is_one_number_a_row
     yield scoring.check_admissible_is_one_truth_value_a_row
     yield scoring.check_rank_is_a_ranking_of_every_row
+    yield planning.check_limits_are_whole_numbers
+    yield planning.check_rank_follows_rows
     yield scoring.check_columns_are_left_alone
     yield scoring.check_scoring_changes_nothing
     yield scoring.check_benefit_follows_rows
@@ -61,6 +63,7 @@ def policy_checks(policy: Policy) -> Iterator[Check]:
     yield accounting.check_hooks_add_up
     yield accounting.check_instances_share_no_state
     yield accounting.check_the_same_events_give_the_same_scores
+    yield planning.check_the_same_events_give_the_same_plans
     yield accounting.check_a_reused_slot_starts_afresh
 
 

@@ -88,6 +88,8 @@ def check_scoring_changes_nothing(policy: Policy) -> None:
     asked, unasked = experienced(policy, at), experienced(policy, at)
     before = [call(at.running, at.step) for _, call in pointwise_calls(asked)]
     for _ in range(3):
+        asked.limits(at.step)
+        asked.admissible(at.waiting, at.step)
         asked.rank(at.waiting, at.step)
     for (method, call), first in zip(pointwise_calls(asked), before, strict=True):
         same(policy, method, call(at.running, at.step), first, "asked twice")

@@ -18,6 +18,7 @@ from batchpolicy.testing import (
     accounting,
     check_policy,
     holding,
+    planning,
     policy_checks,
     scoring,
     wrapping,
@@ -332,7 +333,60 @@ class TurnsTheOrder(Innocent):
         return ranking._replace(benefit=-ranking.benefit)
 
 
+class LimitsByHalves(Sound):
+    def limits(self, step: Step) -> Limits:
+        return Limits(max_running=step.max_running / 2)  # type: ignore[arg-type]
+
+
+class LimitsBare(Sound):
+    def limits(self, step: Step) -> Any:
+        return 8, None, None
+
+
+class ChargesWhenLimited(Counting):
+    _asked: float = PrivateAttr(default=0.0)
+
+    def limits(self, step: Step) -> Limits:
+        self._asked += 1.0
+        return Limits()
+
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        self._served.add(rows.tenant, work.output_tokens + self._asked)
+
+
+class BreaksTiesByTable(Sound):
+    """Its benefit is sound; its order is that in which the table holds the rows."""
+
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return Ranking(-np.arange(len(waiting), dtype=np.float64))
+
+
+class AdmitsTheFirstOfTheTable(Sound):
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        first = np.arange(len(waiting)) < 8
+        return Ranking(np.zeros(len(waiting)), admissible=first)
+
+
+class ShufflesEquals(Sound):
+    """Its scores repeat; what it ranks does not."""
+
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        return Ranking(np.random.default_rng().random(len(waiting)))
+
+
+class LimitsAtRandom(Sound):
+    def limits(self, step: Step) -> Limits:
+        return Limits(token_budget=1 + int(np.random.default_rng().integers(1 << 40)))
+
+
 BROKEN = [
+    (LimitsByHalves(), planning.check_limits_are_whole_numbers),
+    (LimitsBare(), planning.check_limits_are_whole_numbers),
+    (ChargesWhenLimited(), scoring.check_scoring_changes_nothing),
+    (BreaksTiesByTable(), planning.check_rank_follows_rows),
+    (AdmitsTheFirstOfTheTable(), planning.check_rank_follows_rows),
+    (ShufflesEquals(), planning.check_the_same_events_give_the_same_plans),
+    (LimitsAtRandom(), planning.check_the_same_events_give_the_same_plans),
     (ForgetsAParameter(scale=2.0), accounting.check_parameters_survive_a_round_trip),
     (GivesAWeightOfZero(), accounting.check_tenant_weights_are_positive),
     (SinglePrecision(), scoring.check_benefit_is_one_finite_float_a_row),
@@ -407,7 +461,7 @@ def test_the_policies_that_the_broken_ones_start_from_keep_every_promise(policy:
 def test_every_check_has_a_policy_that_it_catches() -> None:
     written = {
         name
-        for module in (scoring, accounting, holding, wrapping)
+        for module in (scoring, planning, accounting, holding, wrapping)
         for name in vars(module)
         if name.startswith("check_")
     }
