@@ -53,8 +53,12 @@ def moving_limits(step: Step) -> Limits:
     return Limits(1 + step.index % 5, 10 + step.index % 30, None if step.index % 4 else 5)
 
 
-def fails_once(*args: Any) -> None:
-    raise RuntimeError("hook")
+def fails_at_times(*args: Any) -> None:
+    if args[-1].index % 9 == 4:
+        raise RuntimeError("hook")
+
+
+HOOKS = ("on_arrived", "on_admitted", "on_computed", "on_preempted", "on_finished")
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -69,7 +73,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "refuses": lambda: Patched.over(Arrival(), rank=refuses),
     "limits": lambda: Patched.over(Arrival(), limits=moving_limits),
     "faulty": lambda: Patched.over(Shortest(), benefit=fails_now_and_then),
-    "faulty hook": lambda: Patched.over(Benefit(), on_computed=fails_once),
+    "faulty hook": lambda: Patched.over(Shortest(), **dict.fromkeys(HOOKS, fails_at_times)),
 }
 
 HOSTILE: dict[str, st.SearchStrategy[Any]] = {

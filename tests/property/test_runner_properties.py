@@ -144,18 +144,6 @@ def test_first_come_is_first_served(work: list[Job], shape: dict[str, int | None
     assert first == [request_id for request_id in arrived if request_id in first]
 
 
-@given(work=jobs(), shape=shapes(), name=st.sampled_from(sorted(POLICIES)))
-@settings(max_examples=60, deadline=None)
-def test_the_same_events_and_ticks_give_the_same_plans(
-    work: list[Job], shape: dict[str, int | None], name: str
-) -> None:
-    again = [replace(job) for job in work]
-    one, two = (MiniEngine(POLICIES[name](), **shape) for _ in range(2))  # type: ignore[arg-type]
-    one.run(work)
-    two.run(again)
-    assert one.plans == two.plans
-
-
 class Recording(Benefit):
     """Benefit that remembers what was computed, request by request."""
 
@@ -194,52 +182,6 @@ def test_results_of_one_token_each_are_told_by_number() -> None:
     engine.run([Job(f"r{i}", prompt=4, outputs=50 + i, arrives=i) for i in range(4)])
     # Through prompts, and through ends in between.
     assert engine.counts["told by number"] == 56
-
-
-@given(work=jobs(), shape=shapes(), every=st.integers(1, 7), kind=st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
-def test_a_policy_that_fails_now_and_then_stops_nothing(
-    work: list[Job], shape: dict[str, int | None], every: int, kind: int
-) -> None:
-    bad = [
-        lambda rows: 1 / 0,
-        lambda rows: np.full(len(rows), np.nan),
-        lambda rows: np.zeros(len(rows) + 1),
-        lambda rows: np.full(len(rows), "best"),
-        lambda rows: None,
-    ][kind]
-
-    def score(rows: Requests, step: Step) -> FloatArray:
-        return bad(rows) if step.index % every == 0 else -rows.prompt_tokens.astype(np.float64)
-
-    policy = Patched.over(Arrival(), benefit=score)
-    engine = MiniEngine(policy, strict=False, **shape)  # type: ignore[arg-type]
-    engine.run(work)
-    assert len(engine.done) == len(work)
-
-
-@given(data=st.data(), step_at=st.integers(0, 30))
-@settings(max_examples=60, deadline=None)
-def test_a_hook_that_fails_stops_nothing_and_leaves_the_table_whole(
-    data: st.DataObject, step_at: int
-) -> None:
-    hook = data.draw(
-        st.sampled_from(
-            ["on_arrived", "on_admitted", "on_computed", "on_preempted", "on_finished"]
-        )
-    )
-
-    def fails(*args: object) -> None:
-        if engine.index >= step_at:
-            raise RuntimeError(hook)
-
-    engine = MiniEngine(
-        Patched.over(Shortest(), **{hook: fails}), strict=False, **data.draw(shapes())
-    )
-    work = data.draw(jobs())
-    engine.run(work)
-    assert len(engine.done) == len(work)
-    assert engine.runner.counters["hook_faults"] <= 1
 
 
 WEIGHTS = st.sampled_from([1.0, 2.0])
