@@ -351,5 +351,5 @@ class RunnerMachine(RuleBasedStateMachine):
 
 def test_the_runner_stays_whole() -> None:
     run_state_machine_as_test(
-        RunnerMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+        RunnerMachine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
     )
