@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveInt,
@@ -22,8 +23,7 @@ from batchpolicy.component import Component
 from batchpolicy.document import Document, Loc, faults_of, short
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.policy import Policy
-
-Preempt = Literal["never", "class"]
+from batchpolicy.preemption import Preempt, Preemption, read_preempt
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_VALUES = 10_000
@@ -118,7 +118,7 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: PolicySpec
-    preempt: Preempt | None = None
+    preempt: Preemption | Preempt | None = None
     bounds: Bounds | None = None
     queue: Queue | None = None
     memory: Memory | None = None
@@ -140,15 +140,23 @@ class PolicyConfig(BaseModel):
         """A new policy with state of its own; see ``PolicySpec.build``."""
         return self.policy.build()
 
-    def preempts(self) -> Preempt:
-        """Whether requests may be displaced: as the file says, else as suits the policy.
+    def preemption(self) -> Preemption:
+        """Who may be displaced: as the file says, else as suits the policy.
 
         A policy equal to the engine's own order displaces nobody, so that the
         engine's own queue can stay in place.
         """
-        if self.preempt is not None:
+        if isinstance(self.preempt, Preemption):
             return self.preempt
-        return "never" if self.build_policy().native_order() is not None else "class"
+        if self.preempt is not None:
+            return Preemption(by=self.preempt)
+        policy = self.build_policy()
+        native = policy.native_order() is not None
+        return Preemption(by="never" if native else policy.tags.preempts)
+
+    def preempts(self) -> Preempt:
+        """The way in which ``preemption`` chooses."""
+        return self.preemption().by
 
     def native_order(self) -> str | None:
         """The engine's own order, if that is all that is asked for; else None."""
@@ -164,8 +172,8 @@ class PolicyFile(Component):
     apiVersion: Literal["batchpolicy/v1"]
     kind: Literal["Policy"]
     policy: Any
-    preempt: Preempt | None = None
-    """Who may be displaced to admit others: nobody, or running requests of a worse class."""
+    preempt: Annotated[Preemption, BeforeValidator(read_preempt)] | None = None
+    """Who may be displaced to admit others: ``never``, ``class`` or ``benefit``, or a mapping."""
     bounds: Bounds | None = None
     """What holds under every policy, however it ranks."""
     queue: Queue | None = None

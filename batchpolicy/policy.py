@@ -61,6 +61,8 @@ class Tags:
     """Some request may wait for ever while later ones are served."""
     native: str | None = None
     """The engine's own order that it equals, such as ``fcfs``."""
+    preempts: Literal["class", "benefit"] = "class"
+    """Whom it displaces where the policy file does not say."""
 
 
 class Ranking(NamedTuple):
@@ -153,9 +155,14 @@ class Policy(Component, ABC):
         """Strict classes over benefit, 0 first, shape ``(n,)``; None for one class."""
         return None
 
-    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
-        """Benefit of keeping each running request; the lowest goes first, ``inf`` never."""
-        return self.benefit(running, step)
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray | None:
+        """Benefit of keeping each running request; the lowest goes first, ``inf`` never.
+
+        It stands on the scale of ``benefit``, and is that plus what displacing would cost.
+        None leaves the choice among equals in class and tier to the runner, which takes
+        whoever loses least; where benefits are compared, None is ``benefit`` itself.
+        """
+        return None
 
     def admissible(self, waiting: Requests, step: Step) -> BoolArray | None:
         """Which requests may start in this step, shape ``(n,)``; None for all."""

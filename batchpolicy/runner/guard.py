@@ -49,21 +49,36 @@ class Guard:
             self._fault("policy_faults", fault)
             return _arrival(waiting)
 
-    def keep(self, running: Requests, step: Step) -> tuple[IntArray | None, FloatArray]:
-        """The policy's tier and benefit of keeping each row, or those of arrival."""
+    def keep(self, running: Requests, step: Step) -> tuple[IntArray | None, FloatArray | None]:
+        """The policy's tier and benefit of keeping each row; None where it has no view."""
         n = len(running)
         if self.suspended:
-            return None, _arrival(running).benefit
+            return None, None
         try:
             tier = self._policy.tier(running, step)
             keep = self._policy.keep_benefit(running, step)
             return (
                 None if tier is None else self._ints(tier, n, "tier"),
-                self._floats(keep, n, "keep_benefit", infinite=True),
+                None if keep is None else self._floats(keep, n, "keep_benefit", infinite=True),
             )
         except BaseException as fault:
             self._fault("policy_faults", fault)
-            return None, _arrival(running).benefit
+            return None, None
+
+    def standing(self, rows: Requests, step: Step) -> Ranking | None:
+        """The policy's benefit and tier of any rows; None if it fails."""
+        n = len(rows)
+        if self.suspended:
+            return None
+        try:
+            tier = self._policy.tier(rows, step)
+            return Ranking(
+                self._floats(self._policy.benefit(rows, step), n, "benefit"),
+                None if tier is None else self._ints(tier, n, "tier"),
+            )
+        except BaseException as fault:
+            self._fault("policy_faults", fault)
+            return None
 
     def hooks(self, deliver: Callable[[], None], silence: Callable[[], None]) -> None:
         """Run the hooks; after a fault the policy is not told or asked anything more."""

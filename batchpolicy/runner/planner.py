@@ -11,10 +11,11 @@ import numpy as np
 
 from batchpolicy import explain
 from batchpolicy.policy import Step
+from batchpolicy.preemption import Preemption
 from batchpolicy.requests import BoolArray, IntArray, Requests
 from batchpolicy.runner import adapters
 from batchpolicy.runner.demand import Demand
-from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, Room
+from batchpolicy.runner.displacement import Room
 from batchpolicy.runner.displacer import Displacer
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe
 from batchpolicy.runner.guard import Guard
@@ -22,6 +23,7 @@ from batchpolicy.runner.order import Rows
 from batchpolicy.runner.overdue import Overdue
 from batchpolicy.runner.peak import Peak, expected_left
 from batchpolicy.runner.ranked import Ranked
+from batchpolicy.runner.victims import Victims
 from batchpolicy.state import StateArray
 
 SPARE_ROWS = 16
@@ -62,6 +64,8 @@ class Planner:
     max_bypass_s: float
     overdue: Overdue
     max_waiting: int | None
+    preemption: Preemption
+    """Who may be displaced."""
     chunk: int | None = None
     """Most prompt tokens of one request in one step, where that is limited."""
     displaced: StateArray = field(default_factory=StateArray)
@@ -81,7 +85,7 @@ class Planner:
         """Waiting rows have taken a seat."""
         for slot in self.overdue.admitted(slots, now_s):
             # Displaced once more at most.
-            times = max(self.displaced.at(slot), MAX_DISPLACED_A_REQUEST - 1.0)
+            times = max(self.displaced.at(slot), self.preemption.max_each - 1.0)
             self.displaced.put(slot, times)
 
     def is_full(self, waiting: int) -> bool:
@@ -89,10 +93,12 @@ class Planner:
         return self.max_waiting is not None and waiting > self.max_waiting
 
     def wanting_room(self, waiting: Requests, running: Requests, now_s: float) -> int:
-        """How many waiting rows press, and are of a better class than one that may go."""
-        may_go = self.displaced[running.slot] < MAX_DISPLACED_A_REQUEST
+        """How many waiting rows press, and might stand above one that may go."""
+        may_go = self.displaced[running.slot] < self.preemption.max_each
         if not may_go.any():
             return 0
+        if self.preemption.by == "benefit":
+            return len(waiting)
         worst = running.priority[may_go].max()
         return int((_pressing(waiting, now_s) & (waiting.priority < worst)).sum())
 
@@ -127,7 +133,7 @@ class Planner:
         left: Left,
         peak: Peak | None,
     ) -> Plan:
-        """Offer the rows drawn, displacing for those of a more urgent class.
+        """Offer the rows drawn, displacing for those that stand above running ones.
 
         ``left`` is what running rows leave when each gets all of its ``demand``; below
         0 where that is more than there is.
@@ -151,10 +157,15 @@ class Planner:
         need_blocks, prefill, slots = best.need_kv_blocks, best.prefill_tokens, best.slot
         if self.chunk is not None:
             prefill = np.minimum(prefill, self.chunk)
-        pressing = _pressing(best, step.now_s)
+        standings = room.challenging(best) if room else None
+        # Where benefits are compared, what waiting gains is in them.
+        pressing = None if self.preemption.by == "benefit" else _pressing(best, step.now_s)
         to_come, ceilings = expected_left(best), best.max_tokens
         block_tokens = self.engine.kv_block_tokens
-        for place, priority in enumerate(best.priority.tolist()):
+        for place in range(len(best)):
+            if closed and not standings:
+                held.append(place)
+                continue
             blocks = int(need_blocks[place])
             if blocks > left.blocks and place < MAX_PROBES:
                 blocks = self._probed_blocks(best, place, blocks)
@@ -163,8 +174,10 @@ class Planner:
                 need = Room(
                     max(1 - left.seats, 0), max(blocks - left.blocks, 0), max(1 - left.tokens, 0)
                 )
-                seeks = room and pressing[place] and not barred
-                freed = room.make_room(priority, need) if room and seeks else None
+                freed = None
+                seeks = not barred and (pressing is None or pressing[place])
+                if room and standings and seeks:
+                    freed = room.make_room(standings[place], need)
                 if freed is None:
                     held.append(place)
                     # Nobody passes an overdue row, also not by displacing others.
@@ -216,8 +229,21 @@ class Planner:
 
     def _displacer(self, running: Requests, demand: Demand, step: Step) -> Displacer:
         return Displacer(
-            running, demand, step, self.guard, self.probe, self.displaced, self.counters
+            self.preemption,
+            running,
+            demand,
+            step,
+            self.guard,
+            self.probe,
+            self.displaced,
+            self.counters,
         )
+
+    def keep_order(self, running: Requests, step: Step) -> Rows:
+        """Running rows, best first: decodes, then prefills, each in reverse of who would go."""
+        victims = Victims(running, step, self.guard, self.preemption)
+        best = victims.order_of_need(running.kv_blocks).rows[::-1]
+        return best[np.argsort(running.prefill_tokens[best] > 0, kind="stable")]
 
     def _ranked(self, waiting: Requests, step: Step) -> tuple[Ranked, list[tuple[str, str]]]:
         """The waiting rows with the policy's ranking, and those that it refuses."""

@@ -7,8 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from batchpolicy import explain
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
@@ -17,7 +15,7 @@ from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.certificate import Certificate
 from batchpolicy.runner.demand import Demand, demand
-from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP, victim_order
+from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
 from batchpolicy.runner.ends import Ends
 from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
 from batchpolicy.runner.giving_way import chunk_giving_way
@@ -69,7 +67,9 @@ class PolicyRunner:
                 f"policy {config.label!r} requires {', '.join(missing)}, which this engine "
                 f"lacks; it has: {', '.join(sorted(able)) or 'none'}."
             )
-        self._displace = config.preempts() == "class"
+        preemption = config.preemption()
+        self._displace = preemption.by != "never"
+        self._by_class = preemption.by == "class"
         bounds, queue = config.bounds or Bounds(), config.queue or Queue()
         self._guard = Guard(self.policy, self.counters, strict=strict)
         self._ledger = Ledger(self.policy, engine)
@@ -83,6 +83,7 @@ class PolicyRunner:
             bounds.max_bypass_s,
             Overdue(bounds, self._ledger.table, self.counters),
             queue.max_waiting,
+            preemption,
         )
         self._ceilings = Limits(
             engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
@@ -289,9 +290,7 @@ class PolicyRunner:
         known = [i for i in ids if i in self._ledger.table]
         rows = self._ledger.table.rows(self._ledger.slots_of(known))
         step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
-        tier, keep = self._guard.keep(rows, step)
-        best = victim_order(rows.priority, tier, keep, rows.seq)[::-1]
-        order: list[int] = best[np.argsort(rows.prefill_tokens[best] > 0, kind="stable")].tolist()
+        order: list[int] = self._planner.keep_order(rows, step).tolist()
         return [known[row] for row in order] + [i for i in ids if i not in self._ledger.table]
 
     def scheduled(
@@ -404,7 +403,9 @@ class PolicyRunner:
     def _wanting_room(self, waiting: Requests, running: Requests) -> int:
         """Waiting rows that others might be displaced for."""
         queue, batch = self._ledger.waiting, self._ledger.running
-        if not queue or not batch or queue.most_urgent >= batch.least_urgent:
+        if not queue or not batch:
+            return 0
+        if self._by_class and queue.most_urgent >= batch.least_urgent:
             return 0
         # The policy's order moves with time, but not so fast that each step would change it.
         if self._vain_at == self._ledger.changes and self._index < self._vain_until:

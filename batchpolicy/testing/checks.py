@@ -34,6 +34,7 @@ def policy_checks(policy: Policy) -> Iterator[Check]:
     yield scoring.check_benefit_is_one_finite_float_a_row
     yield scoring.check_tier_is_one_small_class_a_row
     yield scoring.check_keep_benefit_is_one_number_a_row
+    yield scoring.check_who_is_displaced_does_not_displace_in_turn
     yield scoring.check_admissible_is_one_truth_value_a_row
     yield scoring.check_rank_is_a_ranking_of_every_row
     yield planning.check_limits_are_whole_numbers

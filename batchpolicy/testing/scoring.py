@@ -8,7 +8,7 @@ import numpy as np
 
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import MOST_TIERS, Policy, Ranking
-from batchpolicy.requests import COLUMNS, Requests
+from batchpolicy.requests import COLUMNS, FloatArray, IntArray, Requests, Status
 from batchpolicy.runner.order import best_first
 from batchpolicy.runner.table import RequestTable
 from batchpolicy.testing.compare import (
@@ -47,14 +47,67 @@ def check_tier_is_one_small_class_a_row(policy: Policy) -> None:
 
 
 def check_keep_benefit_is_one_number_a_row(policy: Policy) -> None:
-    """Shape ``(n,)``, float64; ``inf`` means never displace, NaN and ``-inf`` mean nothing."""
+    """None, or shape ``(n,)``, float64; ``inf`` is never displaced, NaN and ``-inf`` are not."""
     for n in _SIZES:
         at = scene(n + 8, running=n)
-        got = np.asarray(experienced(policy, at).keep_benefit(at.running, at.step))
+        kept = experienced(policy, at).keep_benefit(at.running, at.step)
+        if kept is None:
+            continue
+        got = np.asarray(kept)
         _has_shape(policy, "keep_benefit", got, n, np.float64)
         bad = np.flatnonzero(np.isnan(got) | (got == -np.inf))
         if len(bad):
             fail(policy, "keep_benefit", f"returned {got[bad[0]]} for row {bad[0]} of {n}")
+
+
+def check_who_is_displaced_does_not_displace_in_turn(policy: Policy) -> None:
+    """Keeping a row is worth no less than starting it, now or once it has been displaced.
+
+    Asked of policies that say what keeping is worth, or that displace by benefit: where
+    it did not hold, two requests could push each other out for ever.
+    """
+    at = scene()
+    lived = experienced(policy, at)
+    running, tier = at.running, lived.tier(at.running, at.step)
+    starting = lived.benefit(running, at.step)
+    kept = lived.keep_benefit(running, at.step)
+    if kept is None:
+        if policy.tags.preempts != "benefit":
+            return
+        kept = starting
+    _is_worth_keeping(policy, tier, kept, tier, starting, "to start it")
+    lived.on_preempted(running, at.step)
+    lost = at.table.columns
+    for name in ("computed_tokens", "cached_tokens", "kv_blocks"):
+        lost[name][running.slot] = 0
+    lost["preemptions"][running.slot] += 1
+    lost["status"][running.slot] = int(Status.WAITING)
+    again = at.table.rows(running.slot)
+    after = lived.benefit(again, at.step), lived.tier(again, at.step)
+    _is_worth_keeping(policy, tier, kept, after[1], after[0], "to start it once displaced")
+
+
+def _is_worth_keeping(
+    policy: Policy,
+    tier: IntArray | None,
+    kept: FloatArray,
+    tier_then: IntArray | None,
+    starting: FloatArray,
+    what: str,
+) -> None:
+    none = np.zeros(len(kept), dtype=np.int64)
+    before = none if tier is None else tier
+    then = none if tier_then is None else tier_then
+    slack = 1e-9 * (1.0 + np.abs(starting))
+    bad = np.flatnonzero((then < before) | ((then == before) & (starting > kept + slack)))
+    if len(bad):
+        row = bad[0]
+        fail(
+            policy,
+            "keep_benefit",
+            f"is {kept[row]} in tier {before[row]} for row {row}, less than the benefit of "
+            f"{starting[row]} in tier {then[row]} {what}",
+        )
 
 
 def check_admissible_is_one_truth_value_a_row(policy: Policy) -> None:
@@ -256,7 +309,8 @@ def _stays_usable(policy: Policy, at: Scene, advice: str) -> None:
             row = rows.take(bad[:1])
             fail(policy, "benefit", f"returned {values[bad[0]]} for {_facts(row)}: {advice}")
     lived.rank(at.waiting, at.step)
-    if np.isnan(np.asarray(lived.keep_benefit(at.running, at.step))).any():
+    kept = lived.keep_benefit(at.running, at.step)
+    if kept is not None and np.isnan(np.asarray(kept)).any():
         fail(policy, "keep_benefit", f"returned nan: {advice}")
 
 

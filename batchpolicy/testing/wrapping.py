@@ -57,7 +57,7 @@ class _Spy(Policy):
         return self._policy.tier(requests, step)
 
     @override
-    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray | None:
         self._note("keep_benefit", running)
         return self._policy.keep_benefit(running, step)
 

@@ -25,8 +25,9 @@ class Wrapper(Policy):
     the policies stand in each other. What ``inner`` holds back stays held back, what it
     refuses is refused, the tighter limit holds, and of two times to wake the earlier one.
 
-    ``tags`` of a class are its own; those of an object add what ``inner`` requires, and
-    that some request may starve if it may in either.
+    ``tags`` of a class are its own; those of an object add what ``inner`` requires, that
+    some request may starve if it may in either, and that displacement is by benefit if it
+    is in either.
     """
 
     neutral: ClassVar[Mapping[str, Any] | None] = None
@@ -52,7 +53,7 @@ class Wrapper(Policy):
         return self.inner.tier(requests, step)
 
     @override
-    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray | None:
         return self.inner.keep_benefit(running, step)
 
     @override
@@ -114,6 +115,7 @@ class _TagsOfBoth:
         return Tags(
             requires=self._own.requires | inner.requires,
             may_starve=self._own.may_starve or inner.may_starve,
+            preempts="benefit" if "benefit" in (self._own.preempts, inner.preempts) else "class",
         )
 
 

@@ -92,6 +92,22 @@ class KeepsNaN(Sound):
         return np.where(running.output_tokens == 0, np.nan, 1.0)
 
 
+class KeepsForLess(Sound):
+    """Equals would displace each other in turn."""
+
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        return self.benefit(running, step) - 1.0
+
+
+class LeastServedFirst(Sound):
+    """Whoever has lost its KV counts as not served at all, and comes back at once."""
+
+    tags: ClassVar[Tags] = Tags(preempts="benefit")
+
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -requests.computed_tokens.astype(np.float64)
+
+
 class AdmitsByNumber(Sound):
     def admissible(self, waiting: Requests, step: Step) -> Any:
         return np.ones(len(waiting))
@@ -287,8 +303,9 @@ class AsksTwice(Innocent):
 
 
 class AsksWhomToKeepTwice(Innocent):
-    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
-        return (super().keep_benefit(running, step) + super().keep_benefit(running, step)) / 2
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray | None:
+        super().keep_benefit(running, step)
+        return super().keep_benefit(running, step)
 
 
 class ForgetsEnds(Innocent):
@@ -396,6 +413,8 @@ BROKEN = [
     (TooManyTiers(), scoring.check_tier_is_one_small_class_a_row),
     (ShortTiers(), scoring.check_tier_is_one_small_class_a_row),
     (KeepsNaN(), scoring.check_keep_benefit_is_one_number_a_row),
+    (KeepsForLess(), scoring.check_who_is_displaced_does_not_displace_in_turn),
+    (LeastServedFirst(), scoring.check_who_is_displaced_does_not_displace_in_turn),
     (AdmitsByNumber(), scoring.check_admissible_is_one_truth_value_a_row),
     (RanksBare(), scoring.check_rank_is_a_ranking_of_every_row),
     (WakesAtNoTime(), scoring.check_rank_is_a_ranking_of_every_row),

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from pydantic import PrivateAttr
 from typing_extensions import override
 
-from batchpolicy.config import Preempt
 from batchpolicy.policies.benefit import Benefit
 from batchpolicy.policies.fcfs import FCFS
 from batchpolicy.policies.priority import Priority
 from batchpolicy.policy import Policy, Step, Work
+from batchpolicy.preemption import Preempt, Preemption
 from batchpolicy.requests import FloatArray, Requests
-from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST
 from batchpolicy.terms import Fairness
 from tests.support.mini_engine import Job, MiniEngine
 from tests.support.policies import Arrival, Patched, Shortest
@@ -101,7 +100,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int | None]:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@given(work=jobs(), shape=shapes(), preempt=st.sampled_from(["never", "class", "class"]))
+@given(work=jobs(), shape=shapes(), preempt=st.sampled_from(["never", "class", "benefit"]))
 @settings(max_examples=50, deadline=None)
 def test_every_request_is_served_by_plans_that_the_engine_can_carry_out(
     name: str, work: list[Job], shape: dict[str, int | None], preempt: Preempt
@@ -110,7 +109,7 @@ def test_every_request_is_served_by_plans_that_the_engine_can_carry_out(
     engine.run(work)
     assert sorted(job.id for job in engine.done) == sorted(job.id for job in work)
     assert all(job.output == job.outputs or job.cancelled < 10**9 for job in work)
-    assert max(job.displaced for job in work) <= MAX_DISPLACED_A_REQUEST
+    assert max(job.displaced for job in work) <= Preemption(by=preempt).max_each
     assert engine.runner.counters["displaced"] == sum(job.displaced for job in work)
     assert engine.runner.counters["preempted"] == sum(job.preemptions for job in work)
     assert engine.runner.counters["policy_faults"] == 0

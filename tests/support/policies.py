@@ -9,8 +9,9 @@ import numpy as np
 from pydantic import BaseModel, PrivateAttr
 from typing_extensions import override
 
-from batchpolicy.config import PolicyConfig, PolicySpec, Preempt
+from batchpolicy.config import PolicyConfig, PolicySpec
 from batchpolicy.policy import Limits, Policy, Ranking, Step, Work
+from batchpolicy.preemption import Preempt, Preemption
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 
 
@@ -23,7 +24,7 @@ class _Given(PolicyConfig):
 
 
 def config_of(
-    policy: Policy, preempt: Preempt | None = None, **parts: BaseModel | None
+    policy: Policy, preempt: Preempt | Preemption | None = None, **parts: BaseModel | None
 ) -> PolicyConfig:
     """A config whose policy is this very one; ``parts`` are bounds, queue and limits."""
     name = type(policy).__name__
@@ -124,7 +125,7 @@ class Patched(Policy):
         return self._call("tier", requests, step)
 
     @override
-    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray | None:
         return self._call("keep_benefit", running, step)
 
     @override

@@ -19,6 +19,7 @@ from batchpolicy.errors import ConfigError, UnknownPlugin
 from batchpolicy.policies.benefit import Benefit
 from batchpolicy.policies.fcfs import FCFS
 from batchpolicy.policies.priority import Priority
+from batchpolicy.preemption import Preemption
 from batchpolicy.terms import Fairness, PriorityTerm, Urgency
 from batchpolicy.testing import make_step, make_table
 
@@ -105,7 +106,41 @@ def test_by_itself_only_a_policy_with_an_order_of_its_own_displaces() -> None:
     assert chosen("priority", ageing_s=math.inf) == "never"
     assert chosen("priority") == "class"
     assert chosen("benefit") == "class"
+    assert chosen("shortest-remaining") == "benefit"
     assert PolicyConfig(policy=PolicySpec(name="fcfs"), preempt="class").preempts() == "class"
+
+
+def test_preempt_is_a_word_or_a_mapping(tmp_path: Path) -> None:
+    def read(text: str) -> Preemption:
+        return load_config(write(tmp_path, f"{HEAD}policy: fcfs\npreempt: {text}\n")).preemption()
+
+    assert read("benefit") == Preemption(by="benefit")
+    assert read("{by: benefit, margin: 0.2, max_each: 3}") == Preemption(
+        by="benefit", margin=0.2, max_each=3
+    )
+    assert read("{by: class}") == Preemption(by="class", margin=0.0, max_each=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "mistake"),
+    [
+        ("3", "preempt is 3; expected 'never', 'class' or 'benefit', or a mapping."),
+        ("{by: class, margin: 1}",
+         "preempt is a mapping; margin belongs to by: benefit, not to by: class."),
+        ("{by: clas}",
+         "preempt.by is 'clas'; expected 'never', 'class' or 'benefit'. Did you mean 'class'?"),
+        ("{by: benefit, max_eech: 1}",
+         "unknown key 'preempt.max_eech'. Did you mean 'max_each'? Known: by, margin, max_each."),
+        ("{by: benefit, max_each: 0}", "preempt.max_each is 0; expected a number greater than 0."),
+        ("{max_each: 1}", "preempt.by is missing."),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_preempt_says_what_is_expected(
+    tmp_path: Path, given: str, mistake: str
+) -> None:
+    assert mistakes(tmp_path, f"{HEAD}policy: fcfs\npreempt: {given}\n") == [
+        f"p.yaml:4: {mistake}"
+    ]
 
 
 def test_every_build_has_state_of_its_own() -> None:
@@ -157,7 +192,8 @@ kind: Policy
         "p.yaml:12: policy.fairness.weights.gold is 0; expected a number greater than 0.",
         "p.yaml:13: unknown key 'preemt'. Did you mean 'preempt'? "
         "Known: apiVersion, kind, policy, preempt, bounds, queue, memory, limits, requests.",
-        "p.yaml:14: preempt is 'clas'; expected 'never' or 'class'. Did you mean 'class'?",
+        "p.yaml:14: preempt is 'clas'; "
+        "expected 'never', 'class' or 'benefit'. Did you mean 'class'?",
         "p.yaml:15: requests.default_priority is 1.5; "
         "expected an integer, got a number with a fractional part.",
         "p.yaml:15: requests.tenant_from is 'x'; expected a list.",

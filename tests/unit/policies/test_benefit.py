@@ -101,12 +101,6 @@ def test_a_term_without_weight_costs_nothing_and_is_still_told() -> None:
     assert term._told == ["arrived", "admitted", "computed", "preempted", "finished"]
 
 
-def test_keeping_is_worth_what_running_is() -> None:
-    policy = Benefit()
-    rows = queue().view()
-    assert policy.keep_benefit(rows, STEP).tolist() == policy.benefit(rows, STEP).tolist()
-
-
 def test_shares_come_from_the_fairness_term() -> None:
     policy = Benefit(fairness=Fairness(weights={"a": 2.0}))
     assert policy.tenant_weights() == {"a": 2.0}

@@ -153,8 +153,10 @@ def test_the_request_least_worth_keeping_is_displaced() -> None:
     assert next_plan(runner, 0) == Plan(["urgent"], ["first"])
 
 
-@pytest.mark.parametrize("bad", [*BAD_FLOATS, minus_infinite])
-def test_victims_are_chosen_by_arrival_when_keep_benefit_is_faulty(
+@pytest.mark.parametrize(
+    "bad", [*(bad for bad in BAD_FLOATS if bad is not nothing), minus_infinite]
+)
+def test_of_equals_the_latest_goes_when_keep_benefit_is_faulty(
     bad: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = displacing("keep_benefit", bad)
@@ -164,7 +166,7 @@ def test_victims_are_chosen_by_arrival_when_keep_benefit_is_faulty(
 
 
 @pytest.mark.parametrize("bad", [raises, nan, too_long, words, fractions])
-def test_victims_are_chosen_by_arrival_when_the_tier_of_running_rows_is_faulty(
+def test_of_equals_the_latest_goes_when_the_tier_of_running_rows_is_faulty(
     bad: Callable[..., Any],
 ) -> None:
     def only_when_running(rows: Any, step: Any) -> Any:
@@ -173,6 +175,12 @@ def test_victims_are_chosen_by_arrival_when_the_tier_of_running_rows_is_faulty(
     runner = displacing("tier", only_when_running)
     assert next_plan(runner, 0) == Plan(["urgent"], ["second"])
     assert runner.counters["policy_faults"] == 1
+
+
+def test_a_policy_may_leave_the_choice_among_equals_to_the_runner() -> None:
+    runner = displacing("keep_benefit", nothing)
+    assert next_plan(runner, 0) == Plan(["urgent"], ["second"])
+    assert not runner.counters["policy_faults"]
 
 
 def test_a_strict_runner_raises_for_a_faulty_keep_benefit() -> None:

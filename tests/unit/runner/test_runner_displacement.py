@@ -9,12 +9,15 @@ from typing_extensions import override
 
 from batchpolicy.config import LimitSettings, Memory
 from batchpolicy.policy import Ranking, Step, Tags
+from batchpolicy.preemption import Preemption
 from batchpolicy.requests import FloatArray, IntArray, Requests, Status
 from batchpolicy.runner import Plan
-from batchpolicy.runner.displacement import MAX_DISPLACED_A_REQUEST, MAX_VICTIMS_A_STEP
+from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
 from batchpolicy.runner.runner import VAIN_STEPS
 from tests.support.policies import Arrival, Patched
 from tests.support.rig import Rig
+
+MAX_EACH = Preemption(by="class").max_each
 
 
 class Dry:
@@ -149,7 +152,7 @@ def test_a_prefill_is_displaced_when_that_leaves_tokens() -> None:
 def test_a_request_is_displaced_a_few_times_only_and_a_new_one_starts_afresh() -> None:
     rig = Rig(Arrival(), max_running=1)
     rig.running("victim", priority=5)
-    for i in range(MAX_DISPLACED_A_REQUEST):
+    for i in range(MAX_EACH):
         urgent = f"urgent {i}"
         rig.arrive(urgent, priority=0)
         assert rig.plan(seats=0).preempt == ["victim"]
@@ -227,7 +230,7 @@ def test_the_order_to_keep_is_decodes_then_the_reverse_of_that_of_displacement()
     rig.running("second tier", prompt=13)
     rig.running("worth 1", prompt=11)
     rig.running("worth 2", prompt=12)
-    rig.running("worth 2, later", prompt=22)
+    rig.running("worth 2, later", prompt=12)
     rig.running("less urgent", prompt=19, priority=1)
     rig.arrive("prefills", prompt=30, priority=-1)
     rig.plan()
@@ -301,3 +304,48 @@ def test_displacement_in_vain_is_tried_again_after_a_change_or_some_steps() -> N
     rig.arrive("another", priority=0)
     rig.plan(seats=0)
     assert policy._asked == [first, again, again + 2]
+
+
+def test_of_equals_the_one_with_least_to_compute_again_goes() -> None:
+    rig = Rig(Arrival())
+    rig.running("30 computed", prompt=30, priority=5)
+    rig.running("20 computed", prompt=20, priority=5)
+    rig.running("40 computed", prompt=40, priority=5)
+    rig.arrive("urgent", priority=0)
+    assert rig.plan(seats=0) == Plan(["urgent"], ["20 computed"])
+
+
+def test_what_others_hold_as_well_is_not_lost() -> None:
+    # Of 40 and 30 tokens in 4 and 3 blocks, one and all are a victim's own.
+    rig = Rig(Arrival(), probe=Dry({"urgent": 1}, {"shares": 1, "alone": 3}))
+    rig.running("alone", prompt=30, priority=5)
+    rig.running("shares", prompt=40, priority=5)
+    rig.arrive("urgent", priority=0)
+    assert rig.plan(blocks=2).preempt == ["shares"]
+
+
+def test_of_equals_who_would_miss_its_target_is_spared() -> None:
+    rig = Rig(Arrival())
+    # Plans are a second apart and steps half of one; each has put out one token.
+    rig.running("in time", prompt=10, priority=5, tpot_slo_s=1.2)
+    rig.running("no target", prompt=20, priority=5)
+    rig.arrive("urgent", priority=0)
+    # At 3 s: the next token was due at 1.5 + 1.2 s, and is late already.
+    assert rig.plan(seats=0).preempt == ["in time"]
+    rig = Rig(Arrival())
+    rig.running("no target", prompt=20, priority=5)
+    rig.running("in time", prompt=10, priority=5, tpot_slo_s=0.6)
+    rig.arrive("urgent", priority=0)
+    # At 3 s, and due at 2.5 + 0.6 s: nothing can come before 3.5 s.
+    assert rig.plan(seats=0).preempt == ["no target"]
+
+
+def test_short_of_blocks_whoever_was_preempted_often_goes_after_its_equals() -> None:
+    rig = Rig(Arrival())
+    rig.running("worn", prompt=10)
+    for _ in range(MAX_EACH):
+        rig.runner.scheduled({}, {}, ["worn"])
+        rig.plan()
+        rig.start("worn", tokens=11)
+    rig.running("dear", prompt=30)
+    assert rig.plan(blocks=0).preempt == ["dear"]

@@ -11,6 +11,7 @@ from batchpolicy.policies.benefit import Benefit
 from batchpolicy.policies.edf import EarliestDeadlineFirst
 from batchpolicy.policies.fcfs import FCFS
 from batchpolicy.policies.shortest_first import ShortestFirst
+from batchpolicy.policies.shortest_remaining import ShortestRemaining
 from batchpolicy.policy import Tags
 from batchpolicy.registry import MOST_NESTED
 from batchpolicy.wrappers import Wrapper
@@ -46,6 +47,8 @@ def test_a_wrapper_needs_what_it_and_the_policy_inside_need() -> None:
         requires=frozenset({"step_cost"}), may_starve=True
     )
     assert Tiered().tags.may_starve
+    assert Plain(inner=ShortestRemaining()).tags.preempts == "benefit"
+    assert Plain(inner=ShortestFirst()).tags.preempts == "class"
 
 
 def test_no_wrapper_is_an_order_of_the_engines_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, PolicySpec, Queue
+from batchpolicy.preemption import Preemption
 
 
 def _config(name: str, params: dict[str, Any] | None = None, **parts: object) -> PolicyConfig:
@@ -24,6 +25,8 @@ PLANNED = (
     BENEFIT,
     _config("benefit", preempt="never", bounds=Bounds(max_bypass_s=0.0)),
     _config("edf", preempt="class"),
+    _config("shortest-remaining"),
+    _config("shortest-first", preempt=Preemption(by="benefit", margin=3.0, max_each=1)),
     _config("priority"),
     _config(
         "benefit",
