@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpolicy.config import Bounds, Preempt, Queue
+from batchpolicy.config import Bounds, Queue
+from batchpolicy.preemption import Preempt
 from batchpolicy.runner.certificate import Certificate, Starts
 from tests.support.mini_engine import STEP_S, Job, MiniEngine
 from tests.support.witness import Adversary, Wait, Witness

@@ -64,8 +64,8 @@ def test_a_class_displaces_whatever_the_corridor_says_of_who_runs() -> None:
     one = rig()
     one.running("b0", tenant="b", priority=5)
     led_by_a(one, priority=0)
-    # Within one class the lowest benefit goes, that of the tenant served most.
-    assert one.plan(seats=0).preempt == ["a0"]
+    # Within one class whoever loses least goes: 10 tokens are computed, and 70 of a's.
+    assert one.plan(seats=0).preempt == ["b0"]
 
 
 def test_the_corridor_goes_before_benefit() -> None:
