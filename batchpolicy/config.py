@@ -109,7 +109,8 @@ class LimitSettings(Component):
     prefill_chunk: PositiveInt | None = None
     """Most prompt tokens of one request in one step."""
     long_prompts_give_way: bool = True
-    """Compute less of long prompts in a step in which much shorter ones could start."""
+    """Compute less of long prompts in a step in which much shorter or more urgent ones could
+    start."""
 
 
 class PolicyConfig(BaseModel):

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from batchpolicy.picking import within
 from batchpolicy.policy import Ranking, Step
-from batchpolicy.requests import Requests
+from batchpolicy.requests import FloatArray, IntArray, Requests
+from batchpolicy.runner.order import Rows
 from batchpolicy.terms import Fairness
+
+_MANY_CLASSES = 1024
 
 
 def hold_to_corridor(
-    ranking: Ranking, waiting: Requests, fairness: Fairness, tokens: float, step: Step
+    ranking: Ranking,
+    waiting: Requests,
+    fairness: Fairness,
+    tokens: float,
+    step: Step,
+    *,
+    in_class: bool = False,
 ) -> Ranking:
     """The ranking in which no tenant starts more than leads it ``tokens`` past the least served.
 
     A request may start while its tenant's counter, with what ranks before it, is at most
     ``tokens`` above the least counter of those that could start: who is held back by the
-    ranking itself holds nobody back.
+    ranking itself holds nobody back. Where a single tenant waits, all may.
 
     Parameters
     ----------
@@ -25,15 +36,38 @@ def hold_to_corridor(
         Counters of the tenants, in weighted tokens, and what a start is charged.
     tokens
         Width of the corridor, in weighted tokens.
+    in_class
+        Hold nobody back for requests of a worse priority.
     """
+    tenant = waiting.tenant
+    if not len(tenant) or (tenant == tenant[0]).all():
+        return ranking
     could_start = ranking.admissible
     if ranking.refuse is not None:
         could_start = ~ranking.refuse if could_start is None else could_start & ~ranking.refuse
     served = fairness.served(waiting)
-    candidates = served if could_start is None else served[could_start]
-    if not len(candidates):
-        return ranking
-    room = tokens - (served - candidates.min())
-    charge = fairness.price_of_admission(waiting)
-    allowed = within(ranking._replace(admissible=could_start), waiting.tenant, room, charge, step)
+    counted = served if could_start is None else np.where(could_start, served, np.inf)
+    if in_class:
+        level, levels = _levels(waiting.priority)
+        least = np.full(levels, np.inf)
+        np.minimum.at(least, level, counted)
+        room: FloatArray = np.minimum.accumulate(least)[level]
+    else:
+        room = np.full(len(served), counted.min())
+    room += tokens
+    room -= served
+
+    def charge(rows: Rows) -> FloatArray:
+        return fairness.price_of_admission(waiting.take(rows))
+
+    allowed = within(ranking._replace(admissible=could_start), tenant, room, charge, step)
     return ranking._replace(admissible=allowed)
+
+
+def _levels(priority: IntArray) -> tuple[IntArray, int]:
+    """Classes numbered from the best, 0, and how many numbers there are."""
+    lowest, highest = int(priority.min()), int(priority.max())
+    if highest - lowest < _MANY_CLASSES:
+        return priority - lowest, highest - lowest + 1
+    found, level = np.unique(priority, return_inverse=True)
+    return level, len(found)

@@ -1,12 +1,13 @@
 """Several admissions in one step: what picking requests one at a time would give.
 
-A policy is asked once a step, but its accounts move with each admission. Both helpers
-are pure and look as far as ``step.window``, beyond which nobody is admitted.
+A policy is asked once a step, but its accounts move with each admission. The helpers
+are pure, and look as far as ``step.window``, beyond which nobody is admitted.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from batchpolicy.runner.order import Rows, best_first
 
 
 def within(
-    ranking: Ranking, group: IntArray, room: FloatArray, charge: FloatArray, step: Step
+    ranking: Ranking,
+    group: IntArray,
+    room: FloatArray,
+    charge: FloatArray | Callable[[Rows], FloatArray],
+    step: Step,
 ) -> BoolArray:
     """Rows before which the charges of their group stay within its room.
 
-    A row may start while the charges of the rows of its group that rank before it
-    sum up to at most ``room``; one that may not counts like one that does. The first
-    ``step.window`` such rows are marked.
+    A row may start while the charges of the rows of its group that rank before it and
+    may start sum up to at most its room. The first ``step.window`` such rows are marked.
 
     Parameters
     ----------
@@ -31,9 +35,10 @@ def within(
     group
         Code of each row's group, such as its tenant, shape ``(n,)``; -1 is one as well.
     room
-        What the row's group may still take, shape ``(n,)``, equal within a group.
+        What the row's group may take before it, shape ``(n,)``.
     charge
-        What each row takes, shape ``(n,)``, not negative.
+        What each row takes, shape ``(n,)``, not negative; or a function that says it of
+        some rows, by their numbers.
     """
     open_ = room >= 0.0
     if ranking.admissible is not None:
@@ -45,17 +50,26 @@ def within(
         rows = _best(ranking, open_, step, left)
         if not len(rows):
             break
+        charges = charge(rows) if callable(charge) else charge[rows]
+        if not spent and charges.sum() <= room[rows].min():
+            # No group of the first rows can use up its room.
+            allowed[rows] = True
+            break
         open_[rows] = False
-        for row, code in zip(rows.tolist(), group[rows].tolist(), strict=True):
+        over: list[int] = []
+        for row, code, takes in zip(
+            rows.tolist(), group[rows].tolist(), charges.tolist(), strict=True
+        ):
             ahead = spent.get(code, 0.0)
             if ahead <= room[row]:
                 allowed[row] = True
                 left -= 1
-            elif ahead < np.inf:
-                # Nobody behind this row of its group may start either.
-                open_[group == code] = False
-                ahead = np.inf
-            spent[code] = ahead + float(charge[row])
+                spent[code] = ahead + takes
+            elif code not in over:
+                over.append(code)
+        for code in over:
+            # Those behind with as little room may not start either.
+            open_[(group == code) & (room < spent[code])] = False
     return allowed
 
 
@@ -104,9 +118,54 @@ def turns(
     return ranking._replace(benefit=benefit, tier=None)
 
 
+def knapsack(gain: FloatArray, demand: FloatArray, left: FloatArray) -> BoolArray:
+    """Rows that together gain much within what is left of one or several resources.
+
+    Rows are taken in their order as long as they fit; one that does not is passed. If a
+    single row gains more than all of those, it is taken alone. With one resource, and the
+    rows in order of gain by demand, that is at least half of the most that any choice
+    gains; with ``k``, in order of gain by the sum of ``demand / left``, at least
+    ``1 / (2 * k)``.
+
+    Parameters
+    ----------
+    gain
+        What each row is worth, shape ``(n,)``, not negative.
+    demand
+        What each row takes of each resource, shape ``(n, k)``, not negative.
+    left
+        How much there is of each, shape ``(k,)``.
+
+    References
+    ----------
+    S. Gao et al., "Apt-Serve: Adaptive Request Scheduling on Hybrid Cache for Scalable LLM
+    Inference Serving", SIGMOD 2025, for one resource.
+    """
+    taken = np.zeros(len(gain), dtype=np.bool_)
+    room = left.astype(np.float64)
+    for row, wants in enumerate(demand):
+        if (wants <= room).all():
+            taken[row] = True
+            room -= wants
+    alone = np.where((demand <= left).all(axis=1), gain, 0.0)
+    if len(alone) and alone.max() > gain[taken].sum():
+        taken[:] = False
+        taken[alone.argmax()] = True
+    return taken
+
+
+def first_rows(ranking: Ranking, step: Step, k: int) -> Rows:
+    """The ``k`` admissible rows that rank first, in their order."""
+    if ranking.admissible is None:
+        return best_first(ranking.benefit, ranking.tier, step.waiting.seq, k)
+    return _best(ranking, ranking.admissible, step, k)
+
+
 def _best(ranking: Ranking, among: BoolArray, step: Step, k: int) -> Rows:
-    rows = np.flatnonzero(among)
     tier, seq = ranking.tier, step.waiting.seq
+    if among.all():
+        return best_first(ranking.benefit, tier, seq, k)
+    rows = np.flatnonzero(among)
     return rows[
         best_first(ranking.benefit[rows], None if tier is None else tier[rows], seq[rows], k)
     ]

@@ -271,9 +271,13 @@ class Requests:
 
         0 for a request that decodes. Cache hits count as computed.
         """
-        known = np.maximum(self.computed_tokens, self.cached_tokens)
-        left = np.maximum(self.prompt_tokens + self.output_tokens - known, 0)
-        return np.where((self.output_tokens > 0) & (left <= 1), 0, left)
+        out = self.output_tokens
+        left = self.prompt_tokens + out
+        left -= np.maximum(self.computed_tokens, self.cached_tokens)
+        np.maximum(left, 0, out=left)
+        if out.any():
+            left[(out > 0) & (left == 1)] = 0
+        return left
 
     @property
     def remaining_output_tokens(self) -> FloatArray:

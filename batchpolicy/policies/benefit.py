@@ -11,28 +11,38 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PlainSerializer, 
 from typing_extensions import override
 
 from batchpolicy.corridor import hold_to_corridor
+from batchpolicy.picking import first_rows, knapsack
 from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
+from batchpolicy.prices import Prices
 from batchpolicy.registry import build_term, dump_term
 from batchpolicy.requests import FloatArray, Requests
-from batchpolicy.terms import Fairness, PriorityTerm, Scorer, Term, Urgency
+from batchpolicy.terms import Ageing, Fairness, PriorityTerm, Scorer, Shortness, Term, Urgency
 from batchpolicy.tune import Tune
-
-_NamedTerm = Annotated[Term, BeforeValidator(build_term), PlainSerializer(dump_term)]
 
 
 class Benefit(Policy):
-    """Serve first whoever gains most: ``w_p * priority + w_u * urgency + lambda * fairness``.
+    """Serve first whoever gains most.
 
-    Each term lies in [0, 1]. Lambda is the weight of fairness: at 0 only priority
-    and urgency count, and the larger it is, the nearer the order comes to that of
-    the virtual token counters. Further terms, installed or from a file, add to the
-    sum. Without an ageing term a request can wait for as long as better ones come.
+    The benefit of a request is ``w_p * priority + w_u * urgency + lambda * fairness +
+    w_s * shortness + w_a * ageing``, each term in [0, 1]. Lambda is the weight of
+    fairness: at 0 only the others count, and the larger it is, the nearer the order comes
+    to that of the virtual token counters. Shortness and ageing decide between requests
+    that are equal otherwise, and together weigh less than priority 0 against 1. Further
+    terms, installed or from a file, add to the sum.
 
-    With ``corridor_tokens`` fairness has a hard form too. The counters of two tenants
-    that both have requests waiting differ by at most that and U, whatever the terms
-    say. U is the largest charge of one request at admission where all output is
-    predicted, and right; else add what the running requests of a tenant may put out
-    beyond their predictions. ``bounds`` go before it: an overdue request starts anyway.
+    Ageing outweighs shortness: of two requests of a tenant, equal otherwise, the later
+    passes only if it came soon after. A worse class, and a target that was missed, can
+    wait for as long as others come, unless ``bounds`` end that.
+
+    With ``corridor_tokens`` fairness has a hard form too. Where all requests are of one
+    priority, the counters of two tenants that both have some waiting differ by at most
+    that and U, whatever the terms say. U is the largest charge of one request at admission
+    where all output is predicted, and right; else add what the running requests of a
+    tenant may put out beyond their predictions. Nobody is held back for requests of a
+    worse priority, and ``bounds`` go before it: an overdue request starts anyway.
+
+    With ``prices`` the order is by benefit for what a request takes of step time, KV cache
+    and seats.
     """
 
     tags: ClassVar[Tags] = Tags(may_starve=True)
@@ -42,13 +52,17 @@ class Benefit(Policy):
     priority: PriorityTerm = PriorityTerm()
     urgency: Urgency = Urgency()
     fairness: Fairness = Field(default_factory=Fairness)
+    shortness: Shortness = Shortness()
+    ageing: Ageing = Ageing()
     terms: tuple[
         Annotated[Term, BeforeValidator(build_term), PlainSerializer(dump_term)], ...
     ] = ()
     """Further terms: a list of ``{name: ..., weight: ...}``."""
-    corridor_tokens: Annotated[PositiveFloat, Tune(1000.0, 200_000.0, log=True)] | None = None
+    corridor_tokens: Annotated[PositiveFloat, Tune(1000.0, 200_000.0, log=True)] | None = 40_000.0
     """Most weighted tokens by which a tenant may lead the one served least and still start
     requests while that one waits; none for fairness by lambda alone."""
+    prices: Prices | None = None
+    """Order by benefit for what a request takes, at shadow prices; none for benefit alone."""
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
@@ -57,14 +71,23 @@ class Benefit(Policy):
         for weight, term in self._scorers:
             if weight:
                 total += np.multiply(weight, term.score(requests, step), out=weighted)
-        return total
+        return total if self.prices is None else total / self.prices.cost(requests, step)
 
     @override
     def rank(self, waiting: Requests, step: Step) -> Ranking:
         ranking = super().rank(waiting, step)
-        if self.corridor_tokens is None:
-            return ranking
-        return hold_to_corridor(ranking, waiting, self.fairness, self.corridor_tokens, step)
+        for term in self._refusing:
+            refuse = term.refuse(waiting, step)
+            if refuse is not None:
+                refuse = refuse if ranking.refuse is None else refuse | ranking.refuse
+                ranking = ranking._replace(refuse=refuse, admissible=~refuse)
+        if self.corridor_tokens is not None:
+            ranking = hold_to_corridor(
+                ranking, waiting, self.fairness, self.corridor_tokens, step, in_class=True
+            )
+        if self.prices is not None and len(waiting):
+            ranking = _best_single(ranking, waiting, step, self.prices)
+        return ranking
 
     @override
     def tenant_weights(self) -> Mapping[str, float]:
@@ -84,6 +107,8 @@ class Benefit(Policy):
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
         for term in self._hearing["on_computed"]:
             term.on_computed(rows, work, step)
+        if self.prices is not None:
+            self.prices.on_computed(rows, work, step)
 
     @override
     def on_preempted(self, rows: Requests, step: Step) -> None:
@@ -94,6 +119,8 @@ class Benefit(Policy):
     def on_finished(self, rows: Requests, step: Step) -> None:
         for term in self._hearing["on_finished"]:
             term.on_finished(rows, step)
+        if self.prices is not None:
+            self.prices.on_finished(rows)
 
     @cached_property
     def _scorers(self) -> tuple[tuple[float, Scorer], ...]:
@@ -101,8 +128,15 @@ class Benefit(Policy):
             (self.priority.weight, self.priority),
             (self.urgency.weight, self.urgency),
             (self.lambda_, self.fairness),
+            (self.shortness.weight, self.shortness),
+            (self.ageing.weight, self.ageing),
             *((term.weight, term) for term in self.terms),
         )
+
+    @cached_property
+    def _refusing(self) -> tuple[Scorer, ...]:
+        """Terms that may refuse requests."""
+        return tuple(t for _, t in self._scorers if type(t).refuse is not Scorer.refuse)
 
     @cached_property
     def _hearing(self) -> Mapping[str, tuple[Scorer, ...]]:
@@ -115,3 +149,23 @@ class Benefit(Policy):
             )
             for hook in ("on_arrived", "on_admitted", "on_computed", "on_preempted", "on_finished")
         }
+
+
+def _best_single(ranking: Ranking, waiting: Requests, step: Step, prices: Prices) -> Ranking:
+    """First the one row that gains more than all that would start in order, if there is one.
+
+    Rows that do not fit are passed by the runner, for as long as ``bounds`` allow.
+    """
+    rows = first_rows(ranking, step, step.window)
+    first = waiting.take(rows)
+    gain = ranking.benefit[rows] * prices.cost(first, step)
+    demand = np.ones((len(rows), 3))  # a seat, tokens, blocks
+    demand[:, 1] = np.minimum(first.prefill_tokens, step.max_token_budget)
+    demand[:, 2] = first.need_kv_blocks
+    left = np.array([step.seats, step.token_budget, step.free_kv_blocks], dtype=np.float64)
+    taken = knapsack(gain, demand, left)
+    if int(taken.sum()) != 1 or taken[0]:
+        return ranking
+    tier = np.ones(len(waiting), dtype=np.int64)
+    tier[rows[taken]] = 0
+    return ranking._replace(tier=tier)

@@ -7,23 +7,23 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from batchpolicy.policy import Policy, Step, Tags
-from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
-from batchpolicy.step_cost import StepCost, StepShape
+from batchpolicy.deadlines import Lost, meetable, next_due_s, to_refuse
+from batchpolicy.policy import Policy, Ranking, Step, Tags
+from batchpolicy.requests import FloatArray, IntArray, Requests
 
 # Benefit without a deadline, in seconds of slack: behind every deadline that somebody sets.
 _NEVER_S = 1e12
-_SMALL, _LARGE = 512, 1024
 
 
 class EarliestDeadlineFirst(Policy):
     """Serve first the request whose next deadline is nearest; lost ones after all others.
 
-    A deadline is the next token's by the TTFT or TPOT target, or that of the whole
-    answer, whichever comes first. It is lost when it has passed, or when the prompt
-    alone would take longer than is left; such a request is relegated rather than
-    chased, since it would make those behind it late as well. Under overload, relegated
-    requests wait for as long as others come.
+    Deadlines are the next token's by the TTFT or TPOT target, and that of the whole
+    answer less the time that the output predicted to come takes at the last step's pace.
+    One is lost when it has passed, or when the prompt alone would take longer than is
+    left. A request that has lost all of its deadlines is relegated rather than chased,
+    since it would make those behind it late as well. Under overload, relegated requests
+    wait for as long as others come.
 
     References
     ----------
@@ -33,38 +33,25 @@ class EarliestDeadlineFirst(Policy):
 
     tags: ClassVar[Tags] = Tags(may_starve=True)
 
-    relegate: bool = True
-    """Put lost deadlines behind those that can be met; false for the plain order."""
+    lost: Lost = "relegate"
+    """Whether requests that can meet no deadline any more go behind all others, or by their
+    deadlines as ever (chase), or end at once if they never started (refuse)."""
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
-        slack_s = _due_s(requests) - step.now_s
-        return -np.minimum(slack_s, _NEVER_S)
+        due_s = next_due_s if self.lost == "chase" else _meetable_due_s
+        return -np.minimum(due_s(requests, step) - step.now_s, _NEVER_S)
 
     @override
     def tier(self, requests: Requests, step: Step) -> IntArray | None:
-        return _lost(requests, step).astype(np.int64) if self.relegate else None
+        return None if self.lost == "chase" else meetable(requests, step).lost.astype(np.int64)
+
+    @override
+    def rank(self, waiting: Requests, step: Step) -> Ranking:
+        ranking = super().rank(waiting, step)
+        refuse = to_refuse(waiting, step) if self.lost == "refuse" else None
+        return ranking._replace(refuse=refuse)
 
 
-def _due_s(requests: Requests) -> FloatArray:
-    return np.minimum(requests.next_token_due_s, requests.deadline_s)
-
-
-def _lost(requests: Requests, step: Step) -> BoolArray:
-    """Rows whose next deadline cannot be met any more."""
-    needed_s = np.zeros(len(requests))
-    if step.cost is not None:
-        needed_s = _prefill_s(step.cost, requests.prefill_tokens)
-    lost: BoolArray = step.now_s + needed_s > _due_s(requests)
-    return lost
-
-
-def _prefill_s(cost: StepCost, tokens: IntArray) -> FloatArray:
-    """Time of prefills of so many tokens, each alone: a line through two sizes."""
-    small_s, large_s = (
-        cost(StepShape(prefill_tokens=n, attention=n * n / 2, sequences=1))
-        for n in (_SMALL, _LARGE)
-    )
-    token_s = (large_s - small_s) / (_LARGE - _SMALL)
-    seconds: FloatArray = np.where(tokens > 0, small_s + (tokens - _SMALL) * token_s, 0.0)
-    return np.maximum(seconds, 0.0)
+def _meetable_due_s(requests: Requests, step: Step) -> FloatArray:
+    return meetable(requests, step).due_s

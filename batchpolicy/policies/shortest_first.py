@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import numpy as np
 from pydantic import NonNegativeFloat
 from typing_extensions import override
 
 from batchpolicy.policy import Policy, Step, Tags
 from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.tune import Tune
+from batchpolicy.work_left import work_left
 
 
 class ShortestFirst(Policy):
@@ -33,6 +33,4 @@ class ShortestFirst(Policy):
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
-        to_come = requests.predicted_output_tokens - requests.output_tokens
-        to_come = np.where(np.isnan(to_come), 0.0, np.maximum(to_come, 0.0))
-        return -(requests.prefill_tokens + self.output_weight * to_come)
+        return -work_left(requests, self.output_weight)

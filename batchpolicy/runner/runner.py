@@ -231,7 +231,7 @@ class PolicyRunner:
             return Plan(reorder=crowds)
         window = step.window + MAX_VICTIMS_A_STEP if displace else step.window
         drawn = self._planner.draw(waiting, step, window)
-        if gives_way and self._give_way(running, drawn.best, ceiling, free_seats):
+        if gives_way and self._give_way(running, drawn.best, ceiling, free_seats, blocks):
             needs = self._demand(running, ceiling)
             blocks = free_kv_blocks - int(needs.blocks.sum())
         peak = self._peak(running, drawn.best, free_kv_blocks, free_seats)
@@ -265,13 +265,21 @@ class PolicyRunner:
         held = self.engine.total_kv_blocks - free_kv_blocks
         return Peak(running, held * block, self.engine.total_kv_blocks * block)
 
-    def _give_way(self, running: Requests, best: Requests, ceiling: int, seats: int) -> bool:
-        """Compute less of the running prompts in this step, for short ones that would start."""
+    def _give_way(
+        self, running: Requests, best: Requests, ceiling: int, seats: int, blocks: int
+    ) -> bool:
+        """Compute less of the running prompts in this step, for others that would start."""
         prefill = running.prefill_tokens
-        decodes = self.engine.decode_tokens * int((prefill == 0).sum())
+        prompts = prefill > 0
+        if not prompts.any():
+            return False
+        decodes = self.engine.decode_tokens * int((~prompts).sum())
+        # Not for those that cannot start for want of KV.
+        fit = np.flatnonzero(np.cumsum(best.need_kv_blocks[:seats]) <= blocks)
         chunk = chunk_giving_way(
-            prefill[prefill > 0],
-            best.prefill_tokens[:seats],
+            prefill[prompts],
+            best.prefill_tokens[fit],
+            best.priority[fit] < running.priority[prompts].min(),
             ceiling - decodes,
             self.engine.kv_block_tokens,
         )

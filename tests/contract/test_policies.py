@@ -5,6 +5,7 @@ from pathlib import Path
 from batchpolicy import Policy, registry
 from batchpolicy.config import load_config
 from batchpolicy.policies.benefit import Benefit
+from batchpolicy.policies.edf import EarliestDeadlineFirst
 from batchpolicy.testing.checks import Check, parametrize_with_checks
 from batchpolicy.wrappers.batch_forming import BatchForming
 from batchpolicy.wrappers.corridor import Corridor
@@ -26,6 +27,10 @@ OTHERS = [
     Tiered.model_validate({"up_to": [-1, 0, 2], "inner": "virtual-token-counter"}),
     Tiered.model_validate({"inner": {"name": "corridor", "inner": "benefit"}}),
     BatchForming.model_validate({"hold_idle": True, "inner": "corridor"}),
+    Benefit.model_validate({"corridor_tokens": 10.0, "prices": {"recent_steps": 2.0}}),
+    Benefit.model_validate({"urgency": {"lost": "refuse"}, "terms": ["shortness", "ageing"]}),
+    EarliestDeadlineFirst(lost="refuse"),
+    EarliestDeadlineFirst(lost="chase"),
 ]
 
 

@@ -36,21 +36,30 @@ def in_order(ranking: Ranking, seq: np.ndarray) -> list[int]:
     return [r for r in rows if ranking.admissible is None or ranking.admissible[r]]
 
 
-@given(queues())
-def test_within_marks_what_picking_one_at_a_time_would_take(
-    queue: tuple[Ranking, np.ndarray, np.ndarray, np.ndarray, Step],
-) -> None:
-    ranking, group, room, charge, step = queue
+def allowed_one_at_a_time(
+    ranking: Ranking, group: np.ndarray, room: np.ndarray, charge: np.ndarray, step: Step
+) -> list[int]:
     spent = dict.fromkeys(group.tolist(), 0.0)
-    taken = []
+    taken: list[int] = []
     for row in in_order(ranking, step.waiting.seq):
         if spent[group[row]] <= room[row] and len(taken) < step.window:
             taken.append(row)
             spent[group[row]] += charge[row]
-        else:
-            # Passed over, and charged all the same.
-            spent[group[row]] = np.inf
-    assert np.flatnonzero(within(ranking, group, room, charge, step)).tolist() == sorted(taken)
+    return sorted(taken)
+
+
+@given(queues(), st.data())
+def test_within_marks_what_picking_one_at_a_time_would_take(
+    queue: tuple[Ranking, np.ndarray, np.ndarray, np.ndarray, Step], data: st.DataObject
+) -> None:
+    ranking, group, room, charge, step = queue
+    if data.draw(st.booleans(), label="rooms differ within a group"):
+        room = room + data.draw(
+            st.lists(st.integers(0, 4), min_size=len(group), max_size=len(group)).map(np.array)
+        )
+    expected = allowed_one_at_a_time(ranking, group, room, charge, step)
+    for price in (charge, lambda rows: charge[rows]):
+        assert np.flatnonzero(within(ranking, group, room, price, step)).tolist() == expected
 
 
 @given(queues())

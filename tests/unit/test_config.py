@@ -178,11 +178,13 @@ kind: Policy
         "p.yaml:1: apiVersion is 'batchpolicy/v2'; expected 'batchpolicy/v1'.",
         "p.yaml:5: policy.lambda is -1; expected a number greater than or equal to 0.",
         "p.yaml:6: unknown key 'policy.lambda_'. Did you mean 'lambda'? "
-        "Known: lambda, priority, urgency, fairness, terms, corridor_tokens.",
+        "Known: lambda, priority, urgency, fairness, shortness, ageing, terms, corridor_tokens, "
+        "prices.",
         "p.yaml:7: unknown key 'policy.urgancy'. Did you mean 'urgency'? "
-        "Known: lambda, priority, urgency, fairness, terms, corridor_tokens.",
+        "Known: lambda, priority, urgency, fairness, shortness, ageing, terms, corridor_tokens, "
+        "prices.",
         "p.yaml:9: unknown key 'policy.urgency.half_life'. Did you mean 'half_life_s'? "
-        "Known: weight, half_life_s.",
+        "Known: weight, half_life_s, lost.",
         "p.yaml:10: policy.urgency.half_life_s is '500mss'; unknown unit 'mss' in '500mss'. "
         "Did you mean 'ms'? Units: us, ms, s, min, h, d.",
         "p.yaml:11: policy.priority.weight is 'yes'; expected a number.",
@@ -368,8 +370,8 @@ def test_the_schema_has_every_policy_with_its_parameters() -> None:
         if "const" in one.get("properties", {}).get("name", {})
     }
     assert {"fcfs", "priority", "benefit"} <= set(own)
-    terms = {"lambda", "priority", "urgency", "fairness", "terms"}
-    assert set(own["benefit"]) == {"name", "corridor_tokens", *terms}
+    terms = {"lambda", "priority", "urgency", "fairness", "shortness", "ageing", "terms"}
+    assert set(own["benefit"]) == {"name", "corridor_tokens", "prices", *terms}
     ageing = own["priority"]["ageing_s"]
     assert [one["type"] for one in ageing["anyOf"]] == ["number", "string"]
     assert "worth one level" in ageing["description"]

@@ -89,7 +89,7 @@ def test_a_class_has_the_name_under_which_it_is_found(newest: Path) -> None:
     assert registry.name_of(registry.POLICIES, FCFS) == "fcfs"
     found = registry.policy_class(f"{newest}:Newest")
     assert registry.name_of(registry.POLICIES, found) == f"{newest}:Newest"
-    assert registry.name_of(registry.POLICIES, Urgency) == "batchpolicy.terms:Urgency"
+    assert registry.name_of(registry.POLICIES, Urgency) == "batchpolicy.terms.urgency:Urgency"
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all(

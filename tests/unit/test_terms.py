@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchpolicy.policy import Work
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.table import RequestTable
-from batchpolicy.terms import Fairness, PriorityTerm, Urgency
+from batchpolicy.terms import Ageing, Fairness, PriorityTerm, Shortness, Urgency
 from batchpolicy.testing import make_step
 
 STEP = make_step(now_s=100.0)
@@ -43,13 +43,44 @@ def test_priority_is_half_at_zero_and_a_quarter_or_three_at_the_scale() -> None:
 
 def test_urgency_is_one_when_due_and_halves_with_each_half_life_before() -> None:
     table = RequestTable()
-    table.add("overdue", arrival_s=90.0, ttft_slo_s=1.0)
     for name, slack_s in [("due", 0.0), ("one half-life", 2.0), ("three", 6.0)]:
         table.add(name, arrival_s=100.0, ttft_slo_s=slack_s)
     table.add("no target", arrival_s=0.0)
     table.add("target met", arrival_s=90.0, ttft_slo_s=1.0, first_token_s=90.5, output_tokens=1)
     score = Urgency(half_life_s=2.0).score(table.view(), STEP)
-    assert score.tolist() == [1.0, 1.0, 0.5, 0.125, 0.0, 0.0]
+    assert score.tolist() == [1.0, 0.5, 0.125, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("lost", "score"), [("relegate", 0.0), ("refuse", 0.0), ("chase", 1.0)])
+def test_a_target_that_was_missed_makes_nobody_urgent_unless_it_is_chased(
+    lost: Any, score: float
+) -> None:
+    table = RequestTable()
+    table.add("late", arrival_s=90.0, ttft_slo_s=1.0)
+    assert Urgency(lost=lost).score(table.view(), STEP).tolist() == [score]
+
+
+def test_who_was_started_late_is_urgent_by_its_next_token() -> None:
+    table = RequestTable()
+    life = {"arrival_s": 90.0, "ttft_slo_s": 1.0, "tpot_slo_s": 1.0, "output_tokens": 1}
+    table.add("started late", first_token_s=99.5, **life)
+    table.add("behind its pace", first_token_s=98.5, **life)
+    # The second tokens are due at 100.5 and 99.5: a mean can be made up for.
+    assert Urgency(half_life_s=0.5).score(table.view(), STEP).tolist() == [0.5, 1.0]
+
+
+def test_only_what_has_lost_all_its_targets_and_never_started_is_refused() -> None:
+    table = RequestTable()
+    late = {"arrival_s": 90.0, "ttft_slo_s": 1.0}
+    table.add("late", **late)
+    table.add("in time for its deadline", deadline_s=110.0, **late)
+    table.add("late for both", deadline_s=99.0, **late)
+    table.add("preempted", first_scheduled_s=95.0, **late)
+    table.add("no target")
+    refuse = Urgency(lost="refuse").refuse(table.view(), make_step(now_s=100.0))
+    assert refuse is not None
+    assert refuse.tolist() == [True, False, True, False, False]
+    assert Urgency().refuse(table.view(), STEP) is None
 
 
 def test_urgency_of_a_running_request_follows_its_mean_time_per_token() -> None:
@@ -82,6 +113,43 @@ def test_urgency_knows_the_deadline_of_the_answer_and_what_is_predicted_to_come(
         0.25,
         0.25,
     ]
+
+
+def test_shortness_halves_at_its_scale_and_counts_no_cached_tokens_but_predicted_ones() -> None:
+    table = RequestTable()
+    table.add("half", prompt_tokens=100, max_tokens=9000)
+    table.add("cached", prompt_tokens=400, cached_tokens=300)
+    # 60 tokens to come, at 5 each, beside a prompt that is computed.
+    table.add(
+        "answering", prompt_tokens=50, computed_tokens=89, output_tokens=40,
+        predicted_output_tokens=100.0,
+    )  # fmt: skip
+    table.add("nothing", prompt_tokens=50, computed_tokens=89, output_tokens=40)
+    score = Shortness(scale_tokens=100.0, output_weight=5.0).score(table.view(), STEP)
+    assert score.tolist() == [0.5, 0.5, 0.25, 1.0]
+
+
+def test_the_oldest_of_a_tenant_is_aged_one_and_others_by_how_much_later_they_came() -> None:
+    table = RequestTable()
+    for name, tenant, arrival_s in [
+        ("a1", 0, 50.0), ("a2", 0, 60.0), ("b1", 1, 99.0), ("b2", 1, 104.0), ("none", -1, 99.5),
+    ]:  # fmt: skip
+        table.add(name, tenant=tenant, arrival_s=arrival_s)
+    waiting = table.view()
+    step = make_step(now_s=105.0, waiting=waiting)
+    assert Ageing(scale_s=10.0).score(waiting, step).tolist() == [1.0, 0.5, 1.0, 2 / 3, 1.0]
+
+
+def test_running_requests_are_aged_beside_those_that_wait() -> None:
+    table = RequestTable()
+    table.add("a waits", tenant=0, arrival_s=60.0)
+    waiting = table.view()
+    for name, tenant, arrival_s in [("a", 0, 50.0), ("a2", 0, 70.0), ("c", 7, 90.0)]:
+        table.add(name, tenant=tenant, arrival_s=arrival_s)
+    running = table.view().take(np.array([1, 2, 3]))
+    step = make_step(now_s=105.0, waiting=waiting)
+    # Older than all that wait, 10 s later than the oldest, and of a tenant of which nobody waits.
+    assert Ageing(scale_s=10.0).score(running, step).tolist() == [1.0, 0.5, 1.0]
 
 
 class Books:
@@ -313,6 +381,6 @@ def test_events_told_singly_or_merged_leave_equal_counters(
         assert min(queued[0]) >= 0.0
 
 
-@pytest.mark.parametrize("term", [PriorityTerm(), Urgency(), Fairness()])
+@pytest.mark.parametrize("term", [PriorityTerm(), Urgency(), Fairness(), Shortness(), Ageing()])
 def test_no_requests_have_no_scores(term: Any) -> None:
     assert term.score(RequestTable().view(), STEP).tolist() == []

@@ -51,6 +51,31 @@ def test_the_deadline_of_the_whole_answer_counts_when_it_comes_first() -> None:
     assert benefit.tolist() == [-5.0, -3.0]
 
 
-def test_without_relegation_there_is_one_tier() -> None:
-    rows = table_of(lost=1.0).view()
-    assert EarliestDeadlineFirst(relegate=False).tier(rows, make_step(now_s=200.0)) is None
+def test_who_chases_lost_deadlines_has_one_tier_and_the_plain_order() -> None:
+    rows = table_of(lost=1.0, open=300.0).view()
+    step = make_step(now_s=200.0)
+    policy = EarliestDeadlineFirst(lost="chase")
+    assert policy.tier(rows, step) is None
+    assert policy.benefit(rows, step).tolist() == [99.0, -200.0]
+    assert policy.rank(rows, step).refuse is None
+
+
+def test_a_request_that_can_meet_another_deadline_goes_by_that_one() -> None:
+    table = table_of(a=1.0, b=1.0)
+    table.set("b", deadline_s=150.0)
+    rows, step = table.view(), make_step(now_s=120.0)
+    policy = EarliestDeadlineFirst()
+    assert policy.benefit(rows, step).tolist() == [-1e12, -30.0]
+    tier = policy.tier(rows, step)
+    assert tier is not None
+    assert tier.tolist() == [1, 0]
+
+
+def test_lost_requests_that_never_started_are_refused_where_the_file_says_so() -> None:
+    table = table_of(lost=1.0, open=300.0, started=1.0)
+    table.set("started", first_scheduled_s=110.0)
+    rows = table.view()
+    policy = EarliestDeadlineFirst(lost="refuse")
+    refuse = policy.rank(rows, make_step(now_s=200.0, waiting=rows)).refuse
+    assert refuse is not None
+    assert refuse.tolist() == [True, False, False]

@@ -85,7 +85,8 @@ def test_needs_of_an_order_are_met_by_the_columns_that_a_policy_reads() -> None:
     read = {name: columns_read(config_named(name).build_policy()) for name in ("fcfs", "edf")}
     assert read["fcfs"] == {"arrival_s"}
     assert "deadline_s" in read["edf"] and "priority" not in read["edf"]
-    unfair = PolicyConfig(policy=PolicySpec(name="benefit", params={"lambda": 0}))
+    params = {"lambda": 0, "ageing": {"weight": 0}, "corridor_tokens": None}
+    unfair = PolicyConfig(policy=PolicySpec(name="benefit", params=params))
     assert "tenant" not in columns_read(unfair.build_policy())
     assert "tenant" in columns_read(config_named("benefit").build_policy())
 

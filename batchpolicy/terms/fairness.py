@@ -1,104 +1,18 @@
-"""Benefit terms: each maps requests to ``[0, 1]``, higher is better."""
+"""Even shares between tenants."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr
+from pydantic import Field, PositiveFloat, PrivateAttr
 from typing_extensions import override
 
-from batchpolicy.component import Component
 from batchpolicy.counters import TokenCounters
 from batchpolicy.policy import Step, Work
 from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.terms.term import Scorer
 from batchpolicy.tune import Tune
-
-
-class Scorer(Component, ABC):
-    """One view of how much a request should run.
-
-    ``score`` is pointwise, like ``Policy.benefit``, and the hooks are those of
-    ``Policy``; the policy that holds the scorer passes them on.
-    """
-
-    @abstractmethod
-    def score(self, requests: Requests, step: Step) -> FloatArray:
-        """Score of each request, shape ``(n,)``, in ``[0, 1]``."""
-
-    def on_arrived(self, rows: Requests, step: Step) -> None:
-        """See ``Policy.on_arrived``."""
-
-    def on_admitted(self, rows: Requests, step: Step) -> None:
-        """See ``Policy.on_admitted``."""
-
-    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        """See ``Policy.on_computed``."""
-
-    def on_preempted(self, rows: Requests, step: Step) -> None:
-        """See ``Policy.on_preempted``."""
-
-    def on_finished(self, rows: Requests, step: Step) -> None:
-        """See ``Policy.on_finished``."""
-
-
-class Term(Scorer):
-    """A scorer with a weight of its own: what a policy file can add to ``benefit``."""
-
-    weight: Annotated[NonNegativeFloat, Tune(0.01, 10.0, log=True)] = 1.0
-    """What a score of 1 is worth."""
-
-
-class PriorityTerm(Term):
-    """The priority that the request asks for; strictly falling in its number.
-
-    Distinct scores for all integers within 10 million of 0; beyond that,
-    neighbours may score the same.
-    """
-
-    scale: PositiveFloat = 10.0
-    """Distance from 0 at which half of the way to the end of the scale is gone."""
-
-    @override
-    def score(self, requests: Requests, step: Step) -> FloatArray:
-        priority = requests.priority
-        score = np.abs(priority) + self.scale
-        np.divide(priority, score, out=score)
-        score -= 1.0
-        score *= -0.5
-        return score
-
-
-class Urgency(Term):
-    """How close the nearest target is: 1 when due, halving every ``half_life_s`` before.
-
-    Targets are those of the next token (TTFT, then TPOT), and the deadline of the whole
-    answer less the time that the output predicted to come takes at the last step's pace.
-    """
-
-    weight: Annotated[NonNegativeFloat, Tune(0.01, 10.0, log=True)] = 2.0
-    """What a request that is due is worth."""
-    half_life_s: Annotated[PositiveFloat, Tune(0.05, 10.0, log=True)] = 0.5
-    """Slack that halves the score, in seconds."""
-
-    @override
-    def score(self, requests: Requests, step: Step) -> FloatArray:
-        due_s = np.minimum(requests.next_token_due_s, _last_start_s(requests, step))
-        score = np.minimum(step.now_s - due_s, 0.0)
-        score /= self.half_life_s
-        return np.exp2(score, out=score)
-
-
-def _last_start_s(requests: Requests, step: Step) -> FloatArray:
-    """When the rest of each answer should begin to come, for its deadline."""
-    deadline_s = requests.deadline_s
-    if step.step_s != step.step_s or not np.isfinite(deadline_s).any():
-        return deadline_s
-    to_come = requests.predicted_output_tokens - requests.output_tokens
-    # Without a prediction nobody knows; max_tokens is a ceiling that few answers reach.
-    to_come = np.where(np.isnan(to_come), 0.0, np.maximum(to_come, 0.0))
-    return deadline_s - to_come * step.step_s
 
 
 class Fairness(Scorer):
