@@ -129,7 +129,7 @@ policy:
         "p.yaml:8: unknown key 'policy.inner.max_hold'. Did you mean 'max_hold_s'? Known: inner, "
         "min_waiting, max_hold_s, ttft_frac, busy_frac, kv_used_frac, tpot_slack_s, hold_idle.",
         "p.yaml:11: unknown key 'policy.inner.inner.terms[0].wight'. Did you mean 'weight'? "
-        "Known: weight, half_life_s.",
+        "Known: weight, half_life_s, lost.",
     ]
 
 
