@@ -23,8 +23,13 @@ NATIVE: tuple[PolicyConfig | None, ...] = (None, FCFS, STRICT_PRIORITY)
 """Orders of the engine's own."""
 PLANNED = (
     BENEFIT,
-    _config("benefit", preempt="never", bounds=Bounds(max_bypass_s=0.0)),
-    _config("edf", preempt="class"),
+    _config(
+        "benefit",
+        {"corridor_tokens": 100.0, "prices": {"recent_steps": 20.0}},
+        preempt="never",
+        bounds=Bounds(max_bypass_s=0.0),
+    ),
+    _config("edf", {"lost": "refuse"}, preempt="class"),
     _config("shortest-remaining"),
     _config("shortest-first", preempt=Preemption(by="benefit", margin=3.0, max_each=1)),
     _config("priority"),
