@@ -68,11 +68,22 @@ def test_a_class_displaces_whatever_the_corridor_says_of_who_runs() -> None:
     assert one.plan(seats=0).preempt == ["b0"]
 
 
+def test_a_better_class_waits_for_no_worse_one_in_the_corridor() -> None:
+    one = rig()
+    led_by_a(one, priority=9)
+    one.arrive("a1", tenant="a", priority=-9)
+    assert one.plan(seats=2).admit == ["b1", "a1"]
+    one = rig()
+    led_by_a(one, priority=-9)
+    one.arrive("a1", tenant="a", priority=9)
+    assert one.plan(seats=2).admit == ["b1"]
+
+
 def test_the_corridor_goes_before_benefit() -> None:
     for width, admitted in ((100.0, ["b1"]), (10_000.0, ["a1", "b1"])):
-        one = rig(priority={"weight": 5.0}, corridor_tokens=width)
-        led_by_a(one, priority=9)
-        one.arrive("a1", tenant="a", priority=-9)
+        one = rig(urgency={"weight": 5.0}, corridor_tokens=width)
+        led_by_a(one)
+        one.arrive("a1", tenant="a", ttft_slo_s=0.5)
         # By benefit a1 comes first; in the corridor it may not, as b waits and was served less.
         assert one.plan(seats=2).admit == admitted
 
