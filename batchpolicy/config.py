@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PositiveFloat,
     PositiveInt,
     ValidationError,
     field_validator,
@@ -108,6 +109,9 @@ class LimitSettings(Component):
     """Tokens of one step."""
     prefill_chunk: PositiveInt | None = None
     """Most prompt tokens of one request in one step."""
+    tpot_target_s: PositiveFloat | None = None
+    """Time between tokens, for requests without a target of their own: with it, limits follow
+    what running answers can spare, below those named here; none for limits that stay."""
     long_prompts_give_way: bool = True
     """Compute less of long prompts in a step in which much shorter or more urgent ones could
     start."""

@@ -33,7 +33,7 @@ class TokenCounters:
         self._books = False
         """Whether any ever were."""
         self._left_last = -1
-        """Tenant of the request that left the queue last."""
+        """Tenant of the request that left the queue last, to be served."""
 
     def arrived(self, rows: Requests) -> None:
         """Requests wait for the first time; lift tenants that had nothing waiting."""
@@ -49,11 +49,15 @@ class TokenCounters:
 
     def left(self, rows: Requests) -> None:
         """Requests do not wait any more; those that did not are ignored."""
-        for slot, tenant in zip(rows.slot.tolist(), rows.tenant.tolist(), strict=True):
+        started = ~np.isnan(rows.first_scheduled_s)
+        left = zip(rows.slot.tolist(), rows.tenant.tolist(), started.tolist(), strict=True)
+        for slot, tenant, served in left:
             if slot in self._waiting:
                 self._waiting.discard(slot)
                 self.queued.put(tenant, self.queued.at(tenant) - 1.0)
-                self._left_last = tenant
+                # Who leaves unserved says nothing of how much the others were served.
+                if served:
+                    self._left_last = tenant
 
     def charge(self, rows: Requests, tokens: FloatArray) -> None:
         """Charge the tenant of each row so many weighted tokens, shape ``(n,)``."""

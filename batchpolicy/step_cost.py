@@ -27,6 +27,19 @@ class StepShape(NamedTuple):
     sequences: int = 0
     """All sequences of the step."""
 
+    def with_prefill(self, tokens: int) -> StepShape:
+        """The same step and ``tokens`` more of one prompt, which has ``prefill_context`` cached.
+
+        Without tokens nobody reads that context, unless the step has other prefills.
+        """
+        if not tokens:
+            return self if self.prefill_tokens else self._replace(prefill_context=0)
+        return self._replace(
+            prefill_tokens=self.prefill_tokens + tokens,
+            attention=self.attention + tokens * (self.prefill_context + tokens / 2),
+            sequences=self.sequences + 1,
+        )
+
 
 class StepCost(ABC):
     """Seconds that a step of some shape takes."""
@@ -34,6 +47,23 @@ class StepCost(ABC):
     @abstractmethod
     def __call__(self, shape: StepShape) -> float:
         """Duration of the step in seconds; 0 for an empty one."""
+
+    def prefill_within(self, seconds: float, shape: StepShape, most: int) -> int:
+        """Prompt tokens, at most ``most``, with which the step still ends within ``seconds``.
+
+        They join ``shape`` as ``StepShape.with_prefill`` says. The largest such number where
+        the cost never falls with tokens, else one of them; 0 where there is none.
+        """
+        if most <= 0 or self(shape.with_prefill(most)) <= seconds:
+            return max(most, 0)
+        fits, too_many = 0, most
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            if self(shape.with_prefill(middle)) <= seconds:
+                fits = middle
+            else:
+                too_many = middle
+        return fits
 
 
 class AdjustableCost(Component, StepCost):

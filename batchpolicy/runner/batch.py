@@ -49,6 +49,8 @@ class Batch:
         self._running = running
         self._block_tokens = block_tokens
         self.step_s = float("nan")
+        self._measured: _Step | None = None
+        """The step that took so long, until somebody asks."""
         self._prompts: dict[str, int] = {}
         """Slots of running requests whose prompt was not done after the last step."""
         none = np.empty(0, dtype=np.intp)
@@ -113,7 +115,7 @@ class Batch:
         if step is None or step.results != results:
             return False
         self._in_flight.popleft()
-        self.step_s = elapsed_s
+        self.step_s, self._measured = elapsed_s, step
         if step is not self._producing:
             self.settle()
             self._producing = step
@@ -135,7 +137,7 @@ class Batch:
         columns, known = self._table.columns, self._table.slots
         at_s = now_s + elapsed_s
         slots, counts = self._numbers(outputs)
-        step = self._in_flight.popleft() if self._in_flight else None
+        step = self._measured = self._in_flight.popleft() if self._in_flight else None
         if step is not None:
             # A client may use the id of a request that ended in flight again.
             old = columns["seq"][slots] < step.next_seq
@@ -147,6 +149,13 @@ class Batch:
                 columns["computed_tokens"][known[request_id]] -= n
         self._log(step, slots, counts, elapsed_s)
         return slots
+
+    def take_measured(self) -> tuple[int, int] | None:
+        """Prompt tokens and decodes of the step that ``step_s`` is of; None if it was told."""
+        step, self._measured = self._measured, None
+        if step is None:
+            return None
+        return int(step.prefill.sum()), int(np.count_nonzero(step.prefill == 0))
 
     def settle(self) -> None:
         """Book the steps and results that were only counted."""

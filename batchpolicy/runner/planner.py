@@ -72,6 +72,8 @@ class Planner:
     """Times that each slot was displaced by a more urgent request."""
     notes: explain.Notes = field(default_factory=explain.Notes)
     """Why whoever waits was not planned."""
+    late: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Which of the rows drawn last were overdue."""
     held_since_s: dict[int, float] = field(default_factory=dict[int, float])
     """When each slot was first passed by others because its KV did not fit."""
 
@@ -260,9 +262,9 @@ class Planner:
     def _order(self, ranked: Ranked, step: Step, window: int) -> Rows:
         """The ``window`` rows to plan, in order: overdue ones, then the best."""
         waiting = ranked.waiting
+        late = self.late = self.overdue.rows(waiting, step.now_s)
         if not len(waiting):
             return np.empty(0, dtype=np.intp)
-        late = self.overdue.rows(waiting, step.now_s)
         if self.engine.max_loras is not None:
             used = adapters.in_use(step.running)
             placed = adapters.has_place(waiting.lora, used, self.engine.max_loras)
@@ -305,12 +307,19 @@ class Planner:
         return plan._replace(admit=[i for i in plan.admit if i not in gone], refuse=refuse)
 
     def _beyond(self, ranked: Ranked, starting: IntArray) -> list[tuple[str, str]]:
-        """Rows that are too many to wait: the last in rank that never started."""
+        """Rows that are too many to wait: the last in rank that never started, overdue ones last.
+
+        Overdue rows go before all others, whatever their rank.
+        """
         waiting, most = ranked.waiting, self.max_waiting
         if most is None or len(waiting) - len(starting) <= most:
             return []
         stays = ~np.isnan(waiting.first_scheduled_s) | np.isin(waiting.slot, starting)
-        rows = ranked.worst(~stays, len(waiting) - len(starting) - most)
+        too_many = len(waiting) - len(starting) - most
+        rows = ranked.worst(~stays & ~self.late, too_many)
+        if len(rows) < too_many and self.late.any():
+            late = ranked.worst(~stays & self.late, too_many - len(rows))
+            rows = np.concatenate([rows, late])
         return [(i, f"refused: {most} may wait") for i in waiting.take(rows).request_id]
 
     def _probed_blocks(self, best: Requests, place: int, blocks: int) -> int:

@@ -16,6 +16,7 @@ from batchpolicy.policy import Limits, Step
 from batchpolicy.requests import Requests, Status
 from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.certificate import Certificate
+from batchpolicy.runner.controller import LimitController
 from batchpolicy.runner.demand import Demand, demand
 from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
 from batchpolicy.runner.ends import Ends
@@ -101,6 +102,13 @@ class PolicyRunner:
         self._ledger.on_end = self._ended
         self._base = self._within(_limits_of(limits), self._ceilings)
         self._limits = self._base
+        self._controller = (
+            None
+            if limits.tpot_target_s is None
+            else LimitController(engine, limits.tpot_target_s, self.counters)
+        )
+        self._for_others = 0
+        """Requests that the last plan displaces for others, and not for want of blocks."""
         self._planner.chunk = self._limits.prefill_chunk
         self._told = self._ceilings
         """Limits that the engine knows of."""
@@ -152,12 +160,12 @@ class PolicyRunner:
         only running requests may take. Requests that the plan refuses have ended for
         the runner.
         """
-        refuse = [
-            (end.request_id, end.reason)
+        ends = [
+            end
             for end in self._ends.take(self._ledger.now_s)
             if self._ledger.ended_waiting(end.request_id, end.status)
         ]
-        if self._asks_limits:
+        if self._asks_limits or self._controller is not None:
             self._ask_limits()
         if self._limits.max_running is not None and self._limits != self._ceilings:
             seats = self._limits.max_running - len(self._ledger.running)
@@ -169,9 +177,13 @@ class PolicyRunner:
             self._notes.nobody(self._index, explain.KV if plan.preempt else short)
         for request_id, _ in plan.refuse:
             self._ledger.ended_waiting(request_id, Status.REFUSED)
-        if refuse or plan.refuse:
-            self.counters["refused"] += len(refuse) + len(plan.refuse)
-            plan = plan._replace(refuse=refuse + plan.refuse)
+        self._for_others = len(plan.preempt) if plan.admit else 0
+        if ends or plan.refuse:
+            expired = sum(end.status == Status.EXPIRED for end in ends)
+            self.counters["expired"] += expired
+            self.counters["refused"] += len(ends) - expired + len(plan.refuse)
+            told = [(end.request_id, end.reason) for end in ends]
+            plan = plan._replace(refuse=told + plan.refuse)
         limits, chunk = self._limits, self._planner.chunk
         if chunk != limits.prefill_chunk:
             limits = limits._replace(prefill_chunk=chunk)
@@ -200,7 +212,9 @@ class PolicyRunner:
         if 0 < pressing <= free_seats and not (tight or crowded):
             # All of them find a seat anyway.
             displace = int(waiting.need_kv_blocks.sum()) > free_kv_blocks - most
-        watched = displace or (self._displace and (tight or crowded))
+        # Decodes have to stand before the prompts that a budget is too small for.
+        orders = crowded and (self._displace or self._controller is not None)
+        watched = displace or orders or (self._displace and tight)
         full = self._planner.is_full(len(waiting))
         if not (watched or full or (len(waiting) and free_seats > 0)):
             self._rest(running, waiting, free_kv_blocks, free_seats)
@@ -225,7 +239,7 @@ class PolicyRunner:
         short = -(blocks + kept_blocks)
         if short > 0 and self._displace:
             return self._planner.relieve(running, step, needs, short)
-        crowds = self._displace and crowded and needs.wanted > ceiling
+        crowds = orders and needs.wanted > ceiling
         gives_way = self._gives_way and crowded and free_seats > 0
         if not len(waiting) or not (
             displace or full or gives_way or (free_seats > 0 and budget > 0)
@@ -312,6 +326,8 @@ class PolicyRunner:
         """What the engine really scheduled: tokens by id, ids it admitted with their cache hit."""
         if preempted:
             self.preempted(preempted)
+            if self._controller is not None and len(preempted) > self._for_others:
+                self._controller.short_of_blocks(len(self._ledger.running))
         if admitted:
             self.counters["admitted"] += self._seat(admitted, tokens)
         self._ledger.batch.scheduled(tokens)
@@ -432,26 +448,49 @@ class PolicyRunner:
         )
 
     def _ask_limits(self) -> None:
-        ledger = self._ledger
-        ledger.batch.settle()
-        running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
-        step = self._step(running, waiting, self.engine.max_running, 0, 0)
-        limits = self._within(self._guard.limits(step), self._base)
-        if limits != self._limits:
-            self._limits = limits
+        """The tightest of what the file, the policy and the controller say."""
+        ledger, engine = self._ledger, self.engine
+        limits = self._base
+        if self._asks_limits:
+            ledger.batch.settle()
+            running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
+            step = self._step(running, waiting, engine.max_running, 0, 0)
+            limits = self._within(self._guard.limits(step), limits)
+        if self._controller is not None:
+            limits = self._controlled(self._controller, limits)
+        self._limits = limits
 
-    def _within(self, asked: Limits, most: Limits) -> Limits:
-        """Every limit set, at most ``most``; room for all decodes, and a chunk of a block."""
+    def _controlled(self, controller: LimitController, most: Limits) -> Limits:
+        ledger = self._ledger
+        running = ledger.view(ledger.running)
+        try:
+            asked = controller.limits(running, ledger.batch, ledger.now_s, ledger.changes)
+        except Exception:
+            # The engine serves on, under the limits of the file.
+            self._controller = None
+            self.counters["limits_faults"] += 1
+            logger.exception("the controller of limits failed; they stay as the file has them")
+            return most
+        return self._within(asked, most, rows=len(running))
+
+    def _within(self, asked: Limits, most: Limits, *, rows: int | None = None) -> Limits:
+        """Every limit set, at most ``most``; room for all decodes, and a chunk of a block.
+
+        ``rows`` is how many may decode in the next step; None for as many as there are seats.
+        """
         seats, tokens, chunk = (
             ceiling if value is None else value if ceiling is None else min(value, ceiling)
             for value, ceiling in zip(asked, most, strict=True)
         )
-        block = self.engine.kv_block_tokens
-        decodes = self.engine.max_running * self.engine.decode_tokens
+        engine = self.engine
+        block = engine.kv_block_tokens
+        least = engine.max_running * engine.decode_tokens
+        if rows is not None:
+            least = min(least, rows * engine.decode_tokens + block)
         # A budget below the decodes would starve the tail of the running requests; one below a
         # prompt that has to go whole would hold it back for ever.
-        least = decodes if self.engine.chunks else self.engine.max_token_budget
-        tokens = max(tokens or 0, min(least, self.engine.max_token_budget))
+        least = least if engine.chunks else engine.max_token_budget
+        tokens = max(tokens or 0, min(least, engine.max_token_budget))
         return Limits(seats, tokens, None if chunk is None else max(chunk, block))
 
     def _rest(self, running: Requests, waiting: Requests, blocks: int, seats: int) -> None:
