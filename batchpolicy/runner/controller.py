@@ -13,8 +13,10 @@ from batchpolicy.runner.facts import EngineFacts
 from batchpolicy.runner.step_times import CorrectedCost, LearnedCost, MeasuredCost
 from batchpolicy.step_cost import StepShape
 
-AIM = 0.97
+AIM = 0.98
 """Part of the time allowed that a step is planned for: predictions err."""
+SHARE = 0.5
+"""Part of the time that an answer has gained or lost which one step spends or makes good."""
 LEAST, MOST = 0.8, 2.0
 """Shortest and longest step that is planned for, as multiples of the target. Answers that are
 late get steps a little shorter than the target, not the shortest possible: prompts go on. Those
@@ -24,7 +26,7 @@ CALM = 0.9
 FEWER = 0.9
 """What is left of the seats after a preemption for want of blocks."""
 MORE_STEPS = 16
-"""Steps with all seats taken and no such preemption, after which there is one more."""
+"""Steps without such a preemption, after which there is one more, if all are taken."""
 LOOK_STEPS = 8
 """Steps after which it looks at an unchanged batch again."""
 
@@ -57,6 +59,8 @@ class LimitController:
         """Shapes of the steps whose results are to come, without their prompts."""
         self._prefill: int | None = None
         """Prompt tokens of a step; None before anything was limited."""
+        self._next_s = 0.0
+        """How long the step planned last will take, where it is in flight at the next plan."""
         self._full = False
         """Decodes alone take too long."""
         self._kv_seats: int | None = None
@@ -77,6 +81,7 @@ class LimitController:
             self._since += 1
             self._planned.append(None)
             return self._limits
+        self._quiet_steps += 1 + self._since
         self._seen, self._since = -1 if batch.mid_prefill else changes, 0
         batch.settle()
         decoding = running.prefill_tokens == 0
@@ -96,7 +101,7 @@ class LimitController:
             return self._limits
         rows = running.take(decoding)
         targets_s = np.where(np.isfinite(rows.tpot_slo_s), rows.tpot_slo_s, self._target_s)
-        tokens = self._prompt_tokens(rows, targets_s, shape, now_s, batch.step_s)
+        tokens = self._prompt_tokens(rows, targets_s, shape, now_s)
         if self._decodes_too_long(shape, float(targets_s.min())):
             seats = len(running) if seats is None else min(seats, len(running))
         charged = self._engine.decode_tokens if self._engine.mixed else 0
@@ -127,37 +132,30 @@ class LimitController:
         self._times.observe(shape, batch.step_s)
 
     def _prompt_tokens(
-        self,
-        rows: Requests,
-        targets_s: FloatArray,
-        shape: StepShape,
-        now_s: float,
-        step_s: float,
+        self, rows: Requests, targets_s: FloatArray, shape: StepShape, now_s: float
     ) -> int:
         """Prompt tokens for which the decodes of a step leave time; whole blocks, at least one."""
-        allowed_s = self._allowed_s(rows, targets_s, now_s, step_s)
+        allowed_s = self._allowed_s(rows, targets_s, now_s)
         block, most = self._engine.kv_block_tokens, self._engine.max_token_budget
         found = self._times.prefill_within(AIM * allowed_s, shape, most)
         tokens = max(found - found % block, block)
         before = most if self._prefill is None else self._prefill
-        # A block more is no reason to change, two are.
-        if before < tokens <= before + block:
-            tokens = before
-        if tokens != before:
+        # Answers gain time until another block fits, and lose it again: that is no change.
+        if abs(tokens - before) > block:
             self._counters["limits_lowered" if tokens < before else "limits_raised"] += 1
-            self._prefill = tokens
+        self._prefill = tokens
+        if self._engine.lag_steps:
+            self._next_s = self._times(shape.with_prefill(tokens))
         return tokens
 
-    def _allowed_s(
-        self, rows: Requests, targets_s: FloatArray, now_s: float, step_s: float
-    ) -> float:
+    def _allowed_s(self, rows: Requests, targets_s: FloatArray, now_s: float) -> float:
         """How long the step may take for the decode that can spare least."""
         first_s, out = rows.first_token_s, np.maximum(rows.output_tokens, 1)
         slack_s = first_s + out * targets_s - now_s
         if self._engine.lag_steps:
-            # One token is due, and takes its time, before the one of this step.
-            slack_s += self._engine.lag_steps * (targets_s - (step_s if step_s > 0.0 else 0.0))
-        slack_s = np.where(np.isnan(first_s), targets_s, slack_s)
+            # The step before has yet to give its token, and takes its time.
+            slack_s += targets_s - self._next_s
+        slack_s = np.where(np.isnan(first_s), targets_s, targets_s + SHARE * (slack_s - targets_s))
         return float(np.clip(slack_s, LEAST * targets_s, MOST * targets_s).min())
 
     def _decodes_too_long(self, shape: StepShape, target_s: float) -> bool:
@@ -167,10 +165,7 @@ class LimitController:
 
     def _kv_seats_of(self, running: int) -> int | None:
         seats = self._kv_seats
-        if seats is None or running < seats:
-            return seats
-        self._quiet_steps += 1
-        if self._quiet_steps >= MORE_STEPS:
+        if seats is not None and running >= seats and self._quiet_steps >= MORE_STEPS:
             self._quiet_steps = 0
             self._counters["limits_raised"] += 1
             seats = self._kv_seats = seats + 1 if seats + 1 < self._engine.max_running else None

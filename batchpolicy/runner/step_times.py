@@ -46,7 +46,9 @@ class LearnedCost(MeasuredCost):
 
     @override
     def __call__(self, shape: StepShape) -> float:
-        return sum(w * x for w, x in zip(self._weights, _sizes(shape), strict=True))
+        fixed, tokens, context, pairs = self._weights
+        _, by_tokens, by_context, by_pairs = _sizes(shape)
+        return fixed + tokens * by_tokens + context * by_context + pairs * by_pairs
 
     @override
     def observe(self, shape: StepShape, seconds: float) -> None:

@@ -30,6 +30,10 @@ POLICIES: list[PolicyConfig | None] = [
     PolicyConfig(
         policy=PolicySpec(name="benefit"), limits=LimitSettings(max_num_seqs=2, prefill_chunk=6)
     ),
+    PolicyConfig(
+        policy=PolicySpec(name="fcfs"), preempt="never", limits=LimitSettings(tpot_target_s=0.0125)
+    ),
+    PolicyConfig(policy=PolicySpec(name="benefit"), limits=LimitSettings(tpot_target_s=0.011)),
 ]
 
 limits = st.builds(

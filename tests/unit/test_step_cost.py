@@ -110,3 +110,23 @@ def test_coefficients_take_durations_with_units() -> None:
 def test_coefficients_that_make_no_cost_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         FormulaCost.model_validate(wrong)
+
+
+def test_a_prompt_joins_a_step_with_the_context_it_has() -> None:
+    shape = StepShape(prefill_context=100, decodes=3, decode_context=50, sequences=3)
+    # 10 tokens see 100 cached ones each, and half of their own on average.
+    assert shape.with_prefill(10) == StepShape(10, 1050.0, 100, 3, 50, 4)
+    assert shape.with_prefill(0) == StepShape(decodes=3, decode_context=50, sequences=3)
+
+
+@given(
+    COEFFICIENTS,
+    st.builds(StepShape, st.just(0), st.just(0.0), *[st.integers(0, 500)] * 4),
+    st.floats(0.0, 2.0),
+    st.integers(0, 300),
+)
+def test_the_inverse_is_the_largest_prompt_that_ends_in_time(
+    cost: FormulaCost, shape: StepShape, seconds: float, most: int
+) -> None:
+    fitting = [n for n in range(1, most + 1) if cost(shape.with_prefill(n)) <= seconds]
+    assert cost.prefill_within(seconds, shape, most) == max(fitting, default=0)

@@ -58,6 +58,8 @@ PLANNED = (
         {"inner": {"name": "batch-forming", "max_hold_s": 5.0, "hold_idle": True}},
         bounds=Bounds(max_wait_s=0.5),
     ),
+    _config("fcfs", preempt="never", limits=LimitSettings(tpot_target_s=0.012)),
+    _config("edf", memory=Memory(look_ahead=False), limits=LimitSettings(tpot_target_s=0.03)),
 )
 """What the policy runner plans."""
 
