@@ -170,6 +170,8 @@ class Books:
         self.term.on_arrived(self.rows(*names), STEP)
 
     def admit(self, *names: str) -> None:
+        for name in names:
+            self.table.set(name, first_scheduled_s=1.0)
         self.term.on_admitted(self.rows(*names), STEP)
 
     def compute(self, *names: str, prefill: int = 0, output: int = 0) -> None:
@@ -285,7 +287,7 @@ def test_the_first_to_come_into_an_empty_queue_is_lifted_to_the_last_that_left_i
     assert books.served("c") == [300.0]
 
 
-def test_leaving_the_queue_by_ending_counts_as_leaving() -> None:
+def test_who_leaves_the_queue_unserved_sets_no_mark() -> None:
     books = Books()
     books.arrive("a1", "b1")
     books.admit("a1")
@@ -293,10 +295,10 @@ def test_leaving_the_queue_by_ending_counts_as_leaving() -> None:
     books.end("b1")
     books.end("a1")
     books.arrive("c1")
-    # b left last, with nothing served.
-    assert books.served("c") == [0.0]
+    # b left the queue last, and a was the last that left it to be served.
+    assert books.served("c") == [300.0]
     books.arrive("b2")
-    assert books.served("b") == [0.0]
+    assert books.served("b") == [300.0]
 
 
 def test_a_preempted_request_waits_again() -> None:
