@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -62,24 +64,28 @@ def at_load(
     )
 
 
+LEAST = 0.01
+"""Part of the load that a search starts from, below which it does not go."""
+
+
 def highest(holds: Callable[[float], bool], near: float, ratio: float) -> float:
-    """The highest of ``near * ratio**k`` at which something holds; 0 if none is above 1% of it.
+    """The highest of ``near * ratio**k`` at which something holds; 0 for none above ``LEAST``.
 
     By growing steps away from ``near`` and then by bisection, as if it held up to some load
     and not beyond.
     """
+    least = math.floor(math.log(LEAST) / math.log(ratio))
+    fits = too_much = 0
+    step = 1
     if holds(near):
-        fits, step = 0, 1
         while holds(near * ratio ** (fits + step)):
             fits, step = fits + step, 2 * step
         too_much = fits + step
     else:
-        too_much, step = 0, 1
-        while not holds(near * ratio ** (too_much - step)):
-            too_much, step = too_much - step, 2 * step
-            if near * ratio ** (too_much - step) < 0.01 * near:
+        while not holds(near * ratio ** (fits := max(too_much - step, least))):
+            too_much, step = fits, 2 * step
+            if too_much == least:
                 return 0.0
-        fits = too_much - step
     while too_much - fits > 1:
         middle = (fits + too_much) // 2
         if holds(near * ratio**middle):
@@ -99,9 +105,9 @@ def best_of(
 
     Each is first asked for a little more than the best so far, so that most cost one look.
     """
-    best, load = settings[0], highest(lambda at: holds(settings[0], at), near, ratio)
+    best, load = settings[0], highest(partial(holds, settings[0]), near, ratio)
     for setting in settings[1:]:
-        if holds(setting, max(load, 0.01 * near) * ratio):
-            best = setting
-            load = highest(lambda at: holds(best, at), max(load, 0.01 * near) * ratio, ratio)
+        more = max(load, LEAST * near) * ratio
+        if holds(setting, more):
+            best, load = setting, highest(partial(holds, setting), more, ratio)
     return best, load

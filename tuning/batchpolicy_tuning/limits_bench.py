@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -210,10 +211,10 @@ class MovingLimits(Bench):
             f"{engine.version}: limits that follow the TPOT slack",
             _figures(every),
             (
-                f"Loads are the highest, {FINE - 1:.0%} apart, at which TPOT p99 over all requests "
-                "is within the target and the queue stable: it empties, and its drain takes at "
-                f"most 5% of the arrivals' time. Groups of {REPLICATIONS} workloads of about "
-                f"{REQUESTS} requests, gamma arrivals of CV {CV:g}, drawn by number; all arms "
+                f"Loads are the highest, {FINE - 1:.0%} apart, at which TPOT p99 over all "
+                "requests is within the target and the queue stable: it empties, and its drain "
+                f"takes at most 5% of the arrivals' time. Groups of {REPLICATIONS} workloads of "
+                f"about {REQUESTS} requests, gamma arrivals of CV {CV:g}, drawn by number; all arms "
                 "serve the same ones, in order of arrival.",
                 "Tuned: the static setting that sustains most on other workloads of the same mix, "
                 "as an operator has it; in hindsight: on the group itself, chosen anew for each, "
@@ -232,10 +233,14 @@ def _config(target_s: float | None) -> PolicyConfig:
 def _figures(groups: Sequence[Group]) -> list[Measurement]:
     def over(what: str, baseline: str, goal: bool, reason: str = "") -> Measurement:
         ratios = [g.controlled / getattr(g, baseline) for g in groups if getattr(g, baseline)]
+        if not ratios:
+            return Measurement(what, "no load meets the target under the baseline")
         middle = median(ratios)
+        low, high = median_interval(ratios)
         return Measurement(
             what,
-            f"{middle:.3f}x ({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} groups, "
+            f"{middle:.3f}x, 95% interval {low:.2f} to {high:.2f} ({min(ratios):.2f} to "
+            f"{max(ratios):.2f} over {len(ratios)} groups, "
             f"{sum(ratio < 1.0 for ratio in ratios)} below 1)",
             f">= {GOAL:g}x" if goal else "",
             middle >= GOAL if goal else None,
@@ -259,6 +264,20 @@ def _figures(groups: Sequence[Group]) -> list[Measurement]:
             "the target at no load; they are left out",
         ),
     ]
+
+
+def median_interval(values: Sequence[float], error: float = 0.05) -> tuple[float, float]:
+    """Two of the values between which the median lies but for ``error``, by their ranks.
+
+    The widest pair for fewer than six, which are too few for 5%.
+    """
+    n, ordered = len(values), sorted(values)
+    k, below = 0, 1.0
+    # So many of n lie below the median as heads are thrown.
+    while 2.0 * (below + math.comb(n, k + 1)) <= error * 2.0**n:
+        k += 1
+        below += math.comb(n, k)
+    return ordered[k], ordered[n - 1 - k]
 
 
 def _table(

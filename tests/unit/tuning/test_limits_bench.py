@@ -4,7 +4,7 @@ import pytest
 
 from batchpolicy.bench import BenchReport
 from batchpolicy.errors import ConfigError
-from batchpolicy_tuning.limits_bench import SCENARIOS, MovingLimits
+from batchpolicy_tuning.limits_bench import SCENARIOS, MovingLimits, median_interval
 from batchpolicy_tuning.workloads.source import arrival_rate
 
 
@@ -18,6 +18,12 @@ def test_workloads_are_drawn_by_number_at_one_request_a_second() -> None:
 def test_it_measures_no_other_engine() -> None:
     with pytest.raises(ConfigError, match="this bench measures 'light', not 'vllm'"):
         MovingLimits().choose_engine("vllm")
+
+
+def test_the_interval_of_a_median_leaves_out_so_many_at_either_end() -> None:
+    # Of 16 throws, at most 3 are heads with 1.06%, at most 4 with 3.84%: so 4th to 13th.
+    assert median_interval([float(i) for i in range(1, 17)]) == (4.0, 13.0)
+    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
 
 
 @pytest.mark.slow
