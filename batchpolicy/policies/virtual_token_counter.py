@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
 from batchpolicy.picking import turns
+from batchpolicy.policies.shortest_first import ShortestFirst
 from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
 from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.terms import Fairness
+
+_SHORTEST = ShortestFirst()
 
 
 class VirtualTokenCounter(Policy):
@@ -30,6 +33,8 @@ class VirtualTokenCounter(Policy):
 
     tags: ClassVar[Tags] = Tags()
 
+    within_tenant: Literal["arrival", "shortest"] = "arrival"
+    """Order of the requests of one tenant: by arrival, or that of ``shortest-first``."""
     fairness: Fairness = Field(default_factory=lambda: Fairness(book=False))
     """Weights of the tenants, and prices of prompt and output tokens."""
 
@@ -40,12 +45,18 @@ class VirtualTokenCounter(Policy):
     @override
     def rank(self, waiting: Requests, step: Step) -> Ranking:
         return turns(
-            Ranking(np.zeros(len(waiting))),
+            Ranking(self._within(waiting, step)),
             waiting.tenant,
             self.fairness.served(waiting),
             self.fairness.price_of_admission(waiting),
             step,
         )
+
+    def _within(self, waiting: Requests, step: Step) -> FloatArray:
+        """Benefit of each row among those of its tenant."""
+        if self.within_tenant == "shortest":
+            return _SHORTEST.benefit(waiting, step)
+        return np.zeros(len(waiting))
 
     @override
     def tenant_weights(self) -> Mapping[str, float]:

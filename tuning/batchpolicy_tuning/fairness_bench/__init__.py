@@ -1,0 +1,1 @@
+"""Fairness between tenants beside latency: what ``batchpolicy bench fairness`` measures."""
