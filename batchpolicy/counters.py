@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpolicy.requests import FloatArray, IntArray, Requests
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.state import StateArray
 
 
@@ -19,7 +19,7 @@ class TokenCounters:
     Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.
     """
 
-    __slots__ = ("_booked", "_books", "_left_last", "_waiting", "queued", "served")
+    __slots__ = ("_booked", "_books", "_forgotten", "_left_last", "_waiting", "queued", "served")
 
     def __init__(self) -> None:
         self.served = StateArray()
@@ -34,6 +34,8 @@ class TokenCounters:
         """Whether any ever were."""
         self._left_last = -1
         """Tenant of the request that left the queue last, to be served."""
+        self._forgotten = 0.0
+        """Highest counter of a tenant that was forgotten; a floor was as high once."""
 
     def arrived(self, rows: Requests) -> None:
         """Requests wait for the first time; lift tenants that had nothing waiting."""
@@ -88,7 +90,24 @@ class TokenCounters:
     def floor(self) -> float:
         """Least counter among the tenants that wait; with none, that of the last to leave."""
         least = self.served.least_where_positive(self.queued)
-        return self.served.at(self._left_last) if least is None else least
+        level = self.served.at(self._left_last) if least is None else least
+        # Falls only where what was booked is paid back, which no newcomer should gain by.
+        return max(level, self._forgotten)
+
+    def forget(self, tenants: IntArray) -> BoolArray:
+        """Forget tenants without live requests, shape ``(n,)``, whom arriving would lift anyway.
+
+        To the floor as it is, or will be when who waits leaves unserved: below that it
+        does not fall, so that a counter up to there says no more than that of a tenant
+        never seen. One above it is a debt, and stays until the floor has passed it.
+        """
+        levels = self.served[tenants]
+        least = self.served.least_where_positive(self.queued)
+        level = max(self.served.at(self._left_last), self._forgotten)
+        gone: BoolArray = levels <= (level if least is None else min(least, level))
+        self._forgotten = float(levels[gone].max(initial=self._forgotten))
+        self.served[tenants[gone]] = self.served.default
+        return gone
 
     def _enter(self, slot: int, tenant: int) -> None:
         self._waiting.add(slot)

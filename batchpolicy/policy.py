@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
+
 from batchpolicy.component import Component
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.requests import BoolArray, FloatArray, IndexArray, IntArray, Requests
 from batchpolicy.step_cost import StepCost
 
 Role = Literal["both", "prefill", "decode"]
+CodeKind = Literal["tenant", "session"]
 
 MOST_TIERS = 1024
 """Strict classes that one policy may tell apart, and one around it once more."""
@@ -204,3 +207,22 @@ class Policy(Component, ABC):
 
     def on_finished(self, rows: Requests, step: Step) -> None:
         """They ended, once each, from any state; see ``rows.status``."""
+
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        """Drop what is kept of tenants or sessions, where nothing is lost by it.
+
+        Asked when codes run out, about such as have no live requests. True, shape ``(n,)``,
+        for each whose state is now that of a code never seen: it may stand for somebody
+        else from now on. False where the state still matters, as a debt does. A policy
+        that has no hooks has no state; one that has keeps everything unless it says here
+        what can go.
+        """
+        return np.full(len(codes), not has_hooks(type(self), Policy))
+
+
+HOOKS = ("on_arrived", "on_admitted", "on_computed", "on_preempted", "on_finished")
+
+
+def has_hooks(cls: type, base: type) -> bool:
+    """Whether ``cls`` overrides a hook of ``base``, and so may keep state."""
+    return any(getattr(cls, hook) is not getattr(base, hook) for hook in HOOKS)

@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from batchpolicy.corridor import hold_to_corridor
 from batchpolicy.picking import first_rows, knapsack
-from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
+from batchpolicy.policy import CodeKind, Policy, Ranking, Step, Tags, Work
 from batchpolicy.prices import Prices
 from batchpolicy.registry import build_term, dump_term
-from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.terms import Ageing, Fairness, PriorityTerm, Scorer, Shortness, Term, Urgency
 from batchpolicy.tune import Tune
 
@@ -121,6 +121,14 @@ class Benefit(Policy):
             term.on_finished(rows, step)
         if self.prices is not None:
             self.prices.on_finished(rows)
+
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        gone = np.full(len(codes), True)
+        for _, term in self._scorers:
+            # Who is dropped by one and kept by the next has lost nothing.
+            gone[gone] = term.forget(codes[gone], kind)
+        return gone
 
     @cached_property
     def _scorers(self) -> tuple[tuple[float, Scorer], ...]:

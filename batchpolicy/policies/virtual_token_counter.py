@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from batchpolicy.picking import turns
 from batchpolicy.policies.shortest_first import ShortestFirst
-from batchpolicy.policy import Policy, Ranking, Step, Tags, Work
-from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.policy import CodeKind, Policy, Ranking, Step, Tags, Work
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.terms import Fairness
 
 _SHORTEST = ShortestFirst()
@@ -81,3 +81,7 @@ class VirtualTokenCounter(Policy):
     @override
     def on_finished(self, rows: Requests, step: Step) -> None:
         self.fairness.on_finished(rows, step)
+
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        return self.fairness.forget(codes, kind)

@@ -55,11 +55,18 @@ class EventLog:
     """Keeps events in the order in which they happened, neighbours of one kind as one.
 
     A hook that the policy does not override costs nothing. Slots of ended
-    requests are handed back to the table once their end has been delivered.
+    requests are handed back to the table once their end has been delivered, and
+    ``released`` is told of each before.
     """
 
-    def __init__(self, policy: Policy, table: RequestTable) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        table: RequestTable,
+        released: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._policy = policy
+        self._released = released
         self._table = table
         self._events: list[_Event] = []
         self._ended: list[int] = []
@@ -116,6 +123,7 @@ class EventLog:
         finally:
             self._events.clear()
             for slot in self._ended:
+                self._released(slot)
                 self._table.release(slot)
             self._ended.clear()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from batchpolicy.errors import PolicyContractError
-from batchpolicy.policy import Limits, Policy, Ranking, Step
+from batchpolicy.policy import CodeKind, Limits, Policy, Ranking, Step
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 
 logger = logging.getLogger(__name__)
@@ -116,6 +116,20 @@ class Guard:
         if not number or isinstance(got, bool) or got != got:
             self._broken("rank", f"returned wake_s {got!r}, expected a time in seconds")
         return float(got)  # type: ignore[arg-type]
+
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        """The tenants or sessions that the policy has forgotten; none after a fault."""
+        if not self.suspended:
+            try:
+                gone = self._array(
+                    self._policy.forget(codes, kind), len(codes), "forget", np.bool_
+                )
+                return gone
+            except BaseException as fault:
+                # What it has dropped of whom is not known.
+                self._fault("hook_faults", fault)
+                self.suspended = True
+        return np.zeros(len(codes), dtype=np.bool_)
 
     def _bools(self, got: object, n: int, name: str) -> BoolArray | None:
         return None if got is None else self._array(got, n, name, np.bool_)

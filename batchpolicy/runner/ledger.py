@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from batchpolicy.policy import Policy
-from batchpolicy.requests import Requests, Status
+from batchpolicy.policy import CodeKind, Policy
+from batchpolicy.requests import BoolArray, IntArray, Requests, Status
 from batchpolicy.runner.batch import Batch
 from batchpolicy.runner.codes import Codes
 from batchpolicy.runner.events import EventLog
 from batchpolicy.runner.facts import EngineFacts, RequestFacts
 from batchpolicy.runner.table import RequestTable, Slots, SlotSet
+
+Forget = Callable[[IntArray, CodeKind], BoolArray]
+"""Given tenants or sessions without live requests: which of them nobody remembers now."""
+
+
+def _nobody(codes: IntArray, kind: CodeKind) -> BoolArray:
+    return np.zeros(len(codes), dtype=np.bool_)
+
 
 _MANY_PASSED = 4096
 """Admissions to remember before those are forgotten that nobody waits behind."""
@@ -26,16 +34,18 @@ class Ledger:
     something outside, ``running`` holds a seat.
     """
 
-    def __init__(self, policy: Policy, engine: EngineFacts) -> None:
+    def __init__(self, policy: Policy, engine: EngineFacts, forget: Forget = _nobody) -> None:
         self.table = RequestTable()
-        self.events = EventLog(policy, self.table)
+        self.events = EventLog(policy, self.table, self._released)
         self.waiting = SlotSet()
         self.blocked = SlotSet()
         self.running = SlotSet()
         self.batch = Batch(self.table, self.events, self.running, engine.kv_block_tokens)
         self._block_tokens = engine.kv_block_tokens
         self._weights = dict(policy.tenant_weights())
-        self._tenants, self._sessions, self._loras = Codes(), Codes(), Codes()
+        self._forget = forget
+        self._tenants = Codes(partial(forget, kind="tenant"))
+        self._sessions, self._loras = Codes(self._forget_sessions), Codes()
         self._turns: dict[int, int] = {}
         self._unstamped: list[int] = []
         self._many_passed = _MANY_PASSED
@@ -196,6 +206,17 @@ class Ledger:
         """Slots of known ids, in their order."""
         known = self.table.slots
         return np.array([known[i] for i in ids if i in known], dtype=np.intp)
+
+    def _released(self, slot: int) -> None:
+        """Nobody will be told of this request any more."""
+        self._tenants.released(int(self.table.columns["tenant"][slot]))
+        self._sessions.released(int(self.table.columns["session"][slot]))
+
+    def _forget_sessions(self, sessions: IntArray) -> BoolArray:
+        gone = self._forget(sessions, "session")
+        for session in sessions[gone].tolist():
+            self._turns.pop(session, None)
+        return gone
 
     def _priority(self, slot: int) -> int:
         return int(self.table.columns["priority"][slot])

@@ -69,6 +69,10 @@ class Overdue:
             self._since_s.put(slot, now_s)
             self.certificates.preempted(slot, now_s)
 
+    def forget(self, tenants: IntArray) -> None:
+        """These tenants have nothing waiting, and their codes go to others."""
+        self._turn[tenants] = 0.0
+
     def admitted(self, slots: list[int], now_s: float) -> list[int]:
         """Waiting rows have taken a seat, in this order; those that were overdue."""
         if self.certificates is None:

@@ -12,8 +12,8 @@ import numpy as np
 from batchpolicy import explain
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
-from batchpolicy.policy import Limits, Step
-from batchpolicy.requests import Requests, Status
+from batchpolicy.policy import CodeKind, Limits, Step
+from batchpolicy.requests import BoolArray, IntArray, Requests, Status
 from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.certificate import Certificate
 from batchpolicy.runner.controller import LimitController
@@ -75,7 +75,7 @@ class PolicyRunner:
         self._by_class = preemption.by == "class"
         bounds, queue = config.bounds or Bounds(), config.queue or Queue()
         self._guard = Guard(self.policy, self.counters, strict=strict)
-        self._ledger = Ledger(self.policy, engine)
+        self._ledger = Ledger(self.policy, engine, self._forget)
         self._ends = Ends(engine, queue.ttl_s)
         self._busy = Busy()
         self._planner = Planner(
@@ -425,6 +425,13 @@ class PolicyRunner:
         computed = sum(tokens.get(i, 0) for i in found)
         self._notes.admitted(seated, self._index, computed)
         return self._ledger.admitted(found)
+
+    def _forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        """Tenants or sessions without live requests are forgotten, as far as the policy can."""
+        gone = self._guard.forget(codes, kind)
+        if kind == "tenant":
+            self._planner.overdue.forget(codes[gone])
+        return gone
 
     def _wanting_room(self, waiting: Requests, running: Requests) -> int:
         """Waiting rows that others might be displaced for."""

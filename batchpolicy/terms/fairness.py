@@ -9,8 +9,8 @@ from pydantic import Field, PositiveFloat, PrivateAttr
 from typing_extensions import override
 
 from batchpolicy.counters import TokenCounters
-from batchpolicy.policy import Step, Work
-from batchpolicy.requests import FloatArray, Requests
+from batchpolicy.policy import CodeKind, Step, Work
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.terms.term import Scorer
 from batchpolicy.tune import Tune
 
@@ -90,6 +90,10 @@ class Fairness(Scorer):
         unspent = self._counters.unspent(rows)
         if unspent is not None:
             self._counters.charge(rows, -self.output_weight * unspent / rows.weight)
+
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        return self._counters.forget(codes) if kind == "tenant" else np.full(len(codes), True)
 
     def _predicted(self, rows: Requests) -> FloatArray:
         """Output that will be charged at admission; none where nobody predicts."""

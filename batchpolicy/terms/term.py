@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated
 
+import numpy as np
 from pydantic import NonNegativeFloat
 
 from batchpolicy.component import Component
-from batchpolicy.policy import Step, Work
-from batchpolicy.requests import BoolArray, FloatArray, Requests
+from batchpolicy.policy import CodeKind, Step, Work, has_hooks
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.tune import Tune
 
 
@@ -42,6 +43,10 @@ class Scorer(Component, ABC):
 
     def on_finished(self, rows: Requests, step: Step) -> None:
         """See ``Policy.on_finished``."""
+
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        """See ``Policy.forget``."""
+        return np.full(len(codes), not has_hooks(type(self), Scorer))
 
 
 class Term(Scorer):

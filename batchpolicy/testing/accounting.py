@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from batchpolicy.policy import Policy, Work
-from batchpolicy.requests import Requests, Status
+from batchpolicy.policy import CodeKind, Policy, Work
+from batchpolicy.requests import FloatArray, Requests, Status
 from batchpolicy.testing.compare import (
     Scene,
     copy_of,
@@ -133,6 +133,42 @@ def check_a_reused_slot_starts_afresh(policy: Policy) -> None:
     (at, lived), (elsewhere, other) = after
     got, expected = scores(lived, at)[-1:], scores(other, elsewhere)[-1:]
     same(policy, "on_arrived", got, expected, "a new request in a used slot")
+
+
+def check_who_is_forgotten_leaves_nothing(policy: Policy) -> None:
+    """After ``forget``, the code of a tenant or session scores like one never used."""
+    kinds: tuple[CodeKind, ...] = ("tenant", "session")
+    for kind in kinds:
+        for code in range(5):
+            _check_forgotten(policy, kind, code)
+
+
+def _check_forgotten(policy: Policy, kind: CodeKind, code: int) -> None:
+    found: list[FloatArray] = []
+    for given in (code, 60):
+        lived = copy_of(policy)
+        table = make_table(24, running=8)
+        at = scene_of(table)
+        live_through(lived, at)
+        everyone = table.view()
+        owned = everyone.take((everyone.tenant if kind == "tenant" else everyone.session) == code)
+        lived.on_finished(owned, at.step)
+        for request_id in owned.request_id:
+            table.forget(request_id)
+        gone = np.asarray(lived.forget(np.array([code]), kind))
+        if gone.shape != (1,) or gone.dtype != np.bool_:
+            fail(policy, "forget", f"returned {gone!r} for one code, expected one truth value")
+        if not gone[0]:
+            return
+        table.add(
+            "new", **{"arrival_s": 99.5, "tenant": 2, "session": 3, kind: given},
+            prompt_tokens=300, max_tokens=200, ttft_slo_s=2.0, need_kv_blocks=19,
+        )  # fmt: skip
+        at = scene_of(table)
+        lived.on_arrived(table.rows(np.array([table.slots["new"]])), at.step)
+        found.append(scores(lived, at)[-1:])
+    got, expected = found
+    same(policy, "forget", got, expected, f"a new {kind} with the code of a forgotten one")
 
 
 def _one_by_one(rows: Requests) -> list[Requests]:

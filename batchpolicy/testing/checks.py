@@ -66,6 +66,7 @@ def policy_checks(policy: Policy) -> Iterator[Check]:
     yield accounting.check_the_same_events_give_the_same_scores
     yield planning.check_the_same_events_give_the_same_plans
     yield accounting.check_a_reused_slot_starts_afresh
+    yield accounting.check_who_is_forgotten_leaves_nothing
 
 
 def check_policy(

@@ -10,9 +10,20 @@ import pytest
 from pydantic import Field, PrivateAttr
 from typing_extensions import override
 
-from batchpolicy import FloatArray, Policy, Ranking, Requests, StateArray, Step, Tags, Work
+from batchpolicy import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Policy,
+    Ranking,
+    Requests,
+    StateArray,
+    Step,
+    Tags,
+    Work,
+)
 from batchpolicy.errors import PolicyContractError
-from batchpolicy.policy import Limits
+from batchpolicy.policy import CodeKind, Limits
 from batchpolicy.step_cost import StepShape
 from batchpolicy.testing import (
     accounting,
@@ -262,6 +273,12 @@ class InheritsTheSlot(Sound):
         self._level.add(rows.slot, 1.0 * work.steps)
 
 
+class InheritsTheTenant(Counting):
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        return np.full(len(codes), True)
+
+
 class WakesAtNoTime(Sound):
     def rank(self, waiting: Requests, step: Step) -> Ranking:
         return super().rank(waiting, step)._replace(wake_s=float("nan"))
@@ -455,6 +472,7 @@ BROKEN = [
     (SharesItsCounters(), accounting.check_instances_share_no_state),
     (ThrowsDice(), accounting.check_the_same_events_give_the_same_scores),
     (InheritsTheSlot(), accounting.check_a_reused_slot_starts_afresh),
+    (InheritsTheTenant(), accounting.check_who_is_forgotten_leaves_nothing),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from batchpolicy_tuning.workloads.draws import generator, lengths, poisson_arriv
 from batchpolicy_tuning.workloads.noisy_tenant import NoisyTenant
 
 ARENA_TENANTS, ARENA_REQUESTS, ARENA_SPAN_S = 27, 1500, 600.0
-NOISY_REQUESTS, NOISY_SPAN_S = 1500, 600.0
+NOISY_REQUESTS, NOISY_SPAN_S = 900, 600.0
 
 
 def on_off(k: int, seed: int, length: float = 1.0) -> Workload:
@@ -27,7 +27,9 @@ def on_off(k: int, seed: int, length: float = 1.0) -> Workload:
     on_s = poisson_arrivals(rng, rng.poisson(2.0 * span_s / 2), span_s / 2)
     on_s += 60.0 * np.floor(on_s / 60.0)
     always_s = poisson_arrivals(rng, rng.poisson(3.0 * span_s), span_s)
-    return _joined("on-off", [_same("on-off", on_s, 256, 256), _same("always", always_s, 256, 256)])
+    return _joined(
+        "on-off", [_same("on-off", on_s, 256, 256), _same("always", always_s, 256, 256)]
+    )
 
 
 def overload_multi(k: int, seed: int, length: float = 1.0) -> Workload:
@@ -69,7 +71,7 @@ def arena_like(k: int, seed: int, length: float = 1.0) -> Workload:
 
 
 def noisy_tenant(k: int, seed: int, length: float = 1.0) -> Workload:
-    """The embedded workload, 1,500 requests stretched over 600 s; targets taken off."""
+    """The embedded workload, 900 requests stretched over 600 s; targets taken off."""
     drawn = NoisyTenant(max(round(NOISY_REQUESTS * length), 20)).replication(k, seed)
     plain = (replace(r, ttft_slo_s=math.inf, tpot_slo_s=math.inf) for r in drawn.requests)
     return replace(drawn, requests=tuple(plain)).stretched(NOISY_SPAN_S * length / drawn.span_s)
