@@ -35,6 +35,23 @@ def test_a_tenant_of_twice_the_weight_gets_twice_as_many_turns() -> None:
     assert rig.plan().admit == ["g1", "f1", "g2", "g3", "f2", "g4"]
 
 
+def test_within_a_tenant_the_shortest_can_come_first_and_turns_stay_as_they_are() -> None:
+    rig = Rig(VirtualTokenCounter(within_tenant="shortest"))
+    rig.arrive("a-long", tenant="a", prompt=30)
+    rig.arrive("a-short", tenant="a", prompt=10)
+    rig.arrive("b-long", tenant="b", prompt=30)
+    rig.arrive("b-short", tenant="b", prompt=20)
+    # a takes 10, b 20, then a again, which is behind b by 20 afterwards.
+    assert rig.plan().admit == ["a-short", "b-short", "a-long", "b-long"]
+
+
+def test_by_arrival_the_first_of_a_tenant_comes_first_however_long_it_is() -> None:
+    rig = Rig(VirtualTokenCounter())
+    rig.arrive("a-long", tenant="a", prompt=30)
+    rig.arrive("a-short", tenant="a", prompt=10)
+    assert rig.plan().admit == ["a-long", "a-short"]
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size=6, max_size=20),
     st.integers(1, 4),

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchpolicy.engine import Run
 from batchpolicy.workload import Workload
@@ -71,3 +73,21 @@ def test_without_competitors_there_is_no_index() -> None:
 def test_who_never_starts_keeps_asking() -> None:
     run = _ran(("a", 0.0, 0.1), ("b", 0.0, math.nan), ("a", 1.5, 1.6))
     assert tenant_fairness(run) == pytest.approx(0.5)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.floats(0, 4), st.floats(0, 3)),
+        min_size=2,
+        max_size=30,
+    ),
+    st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.5, 1.0, 4.0])),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_index_lies_between_one_in_n_and_one(
+    requests: list[tuple[str, float, float]], weights: dict[str, float]
+) -> None:
+    rows = sorted(requests, key=lambda r: r[1])
+    index = tenant_fairness(_ran(*((t, at, at + wait) for t, at, wait in rows), weights=weights))
+    tenants = len({tenant for tenant, _, _ in rows})
+    assert math.isnan(index) or 1.0 / tenants - 1e-9 <= index <= 1.0 + 1e-9
