@@ -19,19 +19,25 @@ _SHORTEST = ShortestFirst()
 
 
 class VirtualTokenCounter(Policy):
-    """Serve the tenant whose weighted counter is least; within a tenant in order of arrival.
+    """Serve the tenant whose weighted counter is least; within a tenant by arrival or by size.
 
     The counter is that of the ``fairness`` term of ``benefit``: prompts are charged at
     admission, output as it comes, and a tenant that was idle is lifted. A tenant is
     charged for each of its requests that would start in the same step, so that many
     free seats do not all go to one.
 
+    While two tenants both wait, what they were served moves apart by at most
+    ``2 * max(w_p * L_in, w_q * M)``, L_in the longest prompt and M the tokens that the KV
+    cache holds, whichever requests of a tenant come first. Nobody waits for ever under
+    ``within_tenant: arrival``; under ``shortest`` the long requests of a tenant can, behind
+    short ones of its own.
+
     References
     ----------
     Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.
     """
 
-    tags: ClassVar[Tags] = Tags()
+    tags: ClassVar[Tags] = Tags(may_starve=True)
 
     within_tenant: Literal["arrival", "shortest"] = "arrival"
     """Order of the requests of one tenant: by arrival, or that of ``shortest-first``."""

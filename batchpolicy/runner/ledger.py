@@ -44,7 +44,7 @@ class Ledger:
         self._block_tokens = engine.kv_block_tokens
         self._weights = dict(policy.tenant_weights())
         self._forget = forget
-        self._tenants = Codes(partial(forget, kind="tenant"))
+        self._tenants = Codes(lambda tenants: forget(tenants, "tenant"))
         self._sessions, self._loras = Codes(self._forget_sessions), Codes()
         self._turns: dict[int, int] = {}
         self._unstamped: list[int] = []

@@ -48,7 +48,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
     "overload-multi": (FCFS, VTC, VTC_ORACLE, OURS),
     "poisson-short-long": (FCFS, VTC, OURS),
     "arena-like": (FCFS, VTC, VTC_ORACLE, LCF, BENEFIT, OURS_BLIND, OURS, OURS_ORACLE),
-    "noisy-tenant": (FCFS, VTC, BENEFIT, OURS_BLIND, OURS, OURS_ORACLE),
+    "noisy-tenant": (FCFS, VTC, OURS_BLIND, OURS),
 }
 """Of suites whose requests are alike, few rows: there is nothing to predict."""
 
@@ -137,7 +137,9 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
                 "<= 1.02x",
                 slower.value <= 1.02,
             )
-        for row in (OURS, OURS_BLIND, OURS_ORACLE) if OURS_BLIND.label in rows else ():
+        for row in (OURS, OURS_BLIND, OURS_ORACLE):
+            if OURS_BLIND.label not in rows or row.label not in rows:
+                continue
             lower = _Ratio.of(vtc, rows[row.label], lambda f: f.latency_s)
             goal = row is OURS
             yield Measurement(

@@ -114,8 +114,9 @@ def _events(run: Run, found: Deliveries, names: Sequence[str]) -> _Events:
     def rows(
         moment: IntArray, place: IntArray, row: IntArray, queued: float, served: FloatArray | float
     ) -> _Events:
-        n = np.zeros(len(row))
-        return _Events(moment, place, tenant[row], n + queued, (n + served) / weight[row])
+        change, service = np.full(len(row), queued), np.empty(len(row))
+        service[:] = served
+        return _Events(moment, place, tenant[row], change, service / weight[row])
 
     every = np.arange(len(requests))
     came_s = np.array([max(r.arrival_s, r.ready_at_s) for r in requests])
@@ -137,6 +138,12 @@ def _events(run: Run, found: Deliveries, names: Sequence[str]) -> _Events:
             OUTPUT_PRICE,
         ),
     )  # fmt: skip
-    every_part = _Events(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    counted = every_part.moment <= at(came_s).max()
-    return _Events(*(column[counted] for column in every_part))
+    moment = np.concatenate([part.moment for part in parts])
+    counted = moment <= at(came_s).max()
+    return _Events(
+        moment[counted],
+        np.concatenate([part.place for part in parts])[counted],
+        np.concatenate([part.tenant for part in parts])[counted],
+        np.concatenate([part.queued for part in parts])[counted],
+        np.concatenate([part.served for part in parts])[counted],
+    )

@@ -14,7 +14,7 @@ from batchpolicy_tuning.workloads.draws import generator, lengths, poisson_arriv
 from batchpolicy_tuning.workloads.noisy_tenant import NoisyTenant
 
 ARENA_TENANTS, ARENA_REQUESTS, ARENA_SPAN_S = 27, 1500, 600.0
-NOISY_REQUESTS, NOISY_SPAN_S = 900, 600.0
+NOISY_REQUESTS, NOISY_SPAN_S = 600, 400.0
 
 
 def on_off(k: int, seed: int, length: float = 1.0) -> Workload:
@@ -71,7 +71,7 @@ def arena_like(k: int, seed: int, length: float = 1.0) -> Workload:
 
 
 def noisy_tenant(k: int, seed: int, length: float = 1.0) -> Workload:
-    """The embedded workload, 900 requests stretched over 600 s; targets taken off."""
+    """The embedded workload, 600 requests stretched over 400 s; targets taken off."""
     drawn = NoisyTenant(max(round(NOISY_REQUESTS * length), 20)).replication(k, seed)
     plain = (replace(r, ttft_slo_s=math.inf, tpot_slo_s=math.inf) for r in drawn.requests)
     return replace(drawn, requests=tuple(plain)).stretched(NOISY_SPAN_S * length / drawn.span_s)
