@@ -37,6 +37,9 @@ class Fairness(Scorer):
     book: bool = True
     """Charge the output that is predicted at admission and correct it at the end; without a
     prediction, and with false, output is charged as it comes."""
+    book_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Part of the predicted output that is charged at admission; the rest as it comes. All of it
+    keeps counters closest together, and half of it what tenants were served."""
 
     _counters: TokenCounters = PrivateAttr(default_factory=TokenCounters)
 
@@ -98,4 +101,4 @@ class Fairness(Scorer):
     def _predicted(self, rows: Requests) -> FloatArray:
         """Output that will be charged at admission; none where nobody predicts."""
         predicted = np.minimum(rows.predicted_output_tokens, rows.max_tokens)
-        return np.where(predicted > 0.0, predicted, 0.0)
+        return np.where(predicted > 0.0, self.book_share * predicted, 0.0)

@@ -5,7 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchpolicy.policies.virtual_token_counter import VirtualTokenCounter
+from batchpolicy.policy import Work
+from batchpolicy.runner.table import RequestTable
 from batchpolicy.terms import Fairness
+from batchpolicy.testing import make_step
 from tests.support.mini_engine import Job, MiniEngine
 from tests.support.rig import Rig
 
@@ -75,3 +78,41 @@ def test_counters_of_backlogged_tenants_stay_within_the_bound(
         if {job.tenant for job in engine.waiting.values()} == {"a", "b"}:
             a, b = policy.fairness._counters.served[codes].tolist()
             assert abs(a - b) <= bound
+
+
+def test_a_part_of_the_prediction_is_booked_and_the_rest_charged_as_it_comes() -> None:
+    term = Fairness(book=True, book_share=0.5)
+    table = RequestTable()
+    table.add("a1", tenant=0, prompt_tokens=10, max_tokens=100, predicted_output_tokens=8.0)
+    rows = table.view()
+
+    def served() -> float:
+        return float(term.served(rows)[0])
+
+    def put_out(tokens: int) -> None:
+        work = Work(np.zeros(1, dtype=np.int64), np.array([tokens]), 1, 0.1)
+        term.on_computed(rows, work, make_step())
+
+    term.on_arrived(rows, make_step())
+    term.on_admitted(rows, make_step())
+    # Half of 8 tokens at 2 each.
+    assert served() == 10.0 + 8.0
+    put_out(3)
+    assert served() == 18.0
+    put_out(3)
+    assert served() == 18.0 + 4.0
+    term.on_finished(rows, make_step())
+    assert served() == 10.0 + 2.0 * 6
+
+
+def test_what_was_booked_and_did_not_come_is_paid_back() -> None:
+    term = Fairness(book=True, book_share=0.5)
+    table = RequestTable()
+    table.add("a1", tenant=0, prompt_tokens=10, max_tokens=100, predicted_output_tokens=8.0)
+    rows = table.view()
+    term.on_arrived(rows, make_step())
+    term.on_admitted(rows, make_step())
+    work = Work(np.zeros(1, dtype=np.int64), np.array([1]), 1, 0.1)
+    term.on_computed(rows, work, make_step())
+    term.on_finished(rows, make_step())
+    assert float(term.served(rows)[0]) == 10.0 + 2.0 * 1

@@ -29,7 +29,7 @@ from batchpolicy_tuning.fairness_bench.rows import (
     Row,
 )
 from batchpolicy_tuning.fairness_bench.workloads import SUITES
-from batchpolicy_tuning.subsets import ratio_interval
+from batchpolicy_tuning.turned_signs import ratio_interval
 
 KV_TOKENS = 10_000
 LIMITS = EngineLimits(max_num_seqs=20, max_num_batched_tokens=2048, kv_blocks=KV_TOKENS // 16)
@@ -160,8 +160,8 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
 def _why_wider(gap: _Ratio, ours: Sequence[Figures]) -> str:
     return (
         f"{gap.over - gap.under:,.0f} weighted tokens wider, "
-        f"{(gap.over - gap.under) / ours[0].bound:.1%} of the bound. Output is charged as it "
-        "comes, and of one tenant more run whose predictions were too low."
+        f"{(gap.over - gap.under) / ours[0].bound:.1%} of the bound: the shortest are "
+        "picked by predictions, and those that were too low put out more than they were charged."
     )
 
 
