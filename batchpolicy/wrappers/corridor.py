@@ -10,8 +10,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from batchpolicy.corridor import hold_to_corridor
-from batchpolicy.policy import Ranking, Step, Tags, Work
-from batchpolicy.requests import Requests
+from batchpolicy.policy import CodeKind, Ranking, Step, Tags, Work
+from batchpolicy.requests import BoolArray, IntArray, Requests
 from batchpolicy.terms import Fairness
 from batchpolicy.tune import Tune
 from batchpolicy.wrappers.wrapper import Wrapper
@@ -89,3 +89,9 @@ class Corridor(Wrapper):
     def on_finished(self, rows: Requests, step: Step) -> None:
         super().on_finished(rows, step)
         self.fairness.on_finished(rows, step)
+
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        gone = self.fairness.forget(codes, kind)
+        gone[gone] = self.inner.forget(codes[gone], kind)
+        return gone

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
+import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 from typing_extensions import override
 
 from batchpolicy.policies.fcfs import FCFS
-from batchpolicy.policy import Limits, Policy, Ranking, Step, Tags, Work
+from batchpolicy.policy import CodeKind, Limits, Policy, Ranking, Step, Tags, Work, has_hooks
 from batchpolicy.registry import build_policy, dump_policy
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 
@@ -100,6 +101,13 @@ class Wrapper(Policy):
     @override
     def on_finished(self, rows: Requests, step: Step) -> None:
         self.inner.on_finished(rows, step)
+
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        if has_hooks(type(self), Wrapper):
+            # State of its own, of which it does not say what can go.
+            return np.full(len(codes), False)
+        return self.inner.forget(codes, kind)
 
 
 class _TagsOfBoth:

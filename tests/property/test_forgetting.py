@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpolicy.config import PolicyConfig, PolicySpec
+from batchpolicy.config import PolicyConfig
 from batchpolicy.counters import TokenCounters
 from batchpolicy.engine import EngineLimits, Run
 from batchpolicy.runner import codes as codes_module
@@ -137,16 +137,19 @@ class Few(Codes):
         return code
 
 
-def replayed(workload: Workload, policy: str) -> Run:
+def replayed(workload: Workload, policy: str | dict[str, object]) -> Run:
     return LightEngine().replay(
         workload,
-        PolicyConfig(policy=PolicySpec(name=policy)),
+        PolicyConfig.model_validate({"policy": policy}),
         EngineLimits(max_num_seqs=1, max_num_batched_tokens=64, kv_blocks=64),
         COST,
     )
 
 
-@pytest.mark.parametrize("policy", ["virtual-token-counter", "benefit"])
+CORRIDOR = {"name": "corridor", "params": {"tokens": 40.0, "inner": "shortest-first"}}
+
+
+@pytest.mark.parametrize("policy", ["virtual-token-counter", "benefit", CORRIDOR], ids=str)
 @given(
     st.lists(
         st.tuples(st.integers(0, 7), st.floats(0, 0.4), st.integers(1, 60), st.integers(1, 20)),
@@ -156,7 +159,7 @@ def replayed(workload: Workload, policy: str) -> Run:
 )
 @settings(max_examples=40, deadline=None)
 def test_a_replay_with_few_codes_goes_as_one_with_many(
-    policy: str, sizes: list[tuple[int, float, int, int]]
+    policy: str | dict[str, object], sizes: list[tuple[int, float, int, int]]
 ) -> None:
     at_s, requests = 0.0, []
     for i, (tenant, gap_s, prompt, output) in enumerate(sizes):
