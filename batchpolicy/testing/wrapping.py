@@ -31,10 +31,10 @@ class _Spy(Policy):
         return wrapper.model_copy(update={"inner": spy}, deep=True), spy
 
     def rows(self, *names: str) -> list[int]:
-        """Submission numbers of the rows in all calls of these names since ``forget``."""
+        """Submission numbers of the rows in all calls of these names since ``note_anew``."""
         return [n for name, seqs in self._calls if name in names for n in seqs.tolist()]
 
-    def forget(self) -> None:
+    def note_anew(self) -> None:
         """Note anew from here on."""
         self._calls.clear()
 
@@ -134,7 +134,7 @@ def check_inner_is_asked_about_a_row_once(policy: Policy) -> None:
             asked = spy.rows(*names)
             if len(set(asked)) < len(asked):
                 fail(policy, method, "asks inner about a row more than once")
-        spy.forget()
+        spy.note_anew()
 
 
 def check_hooks_reach_inner(policy: Policy) -> None:
