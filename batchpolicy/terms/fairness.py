@@ -39,7 +39,7 @@ class Fairness(Scorer):
     prediction, and with false, output is charged as it comes."""
     book_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of the predicted output that is charged at admission; the rest as it comes. All of it
-    keeps counters closest together, and half of it what tenants were served."""
+    keeps counters closest together, and a part what tenants were served so far."""
 
     _counters: TokenCounters = PrivateAttr(default_factory=TokenCounters)
 
