@@ -42,7 +42,8 @@ COST = FormulaCost(
 )
 """Llama-2-7B on an A10G: 13.5 GB of weights and 0.5 MB a token of KV at 85% of 600 GB/s,
 13.5 GFLOP a token at half of 125 TFLOPS; the rest fitted to 876 tokens/s."""
-SEEDS, SEED = 8, 0
+SEEDS, SEED = 8, 1
+"""Not the seed on which the example's ``book_share`` was chosen."""
 ROWS: Mapping[str, Sequence[Row]] = {
     "on-off": (FCFS, VTC, OURS),
     "overload-multi": (FCFS, VTC, VTC_ORACLE, OURS),
@@ -80,7 +81,8 @@ class FairnessBench(Bench):
             list(_measurements(runs)),
             (
                 f"{seeds} seeds, the same for all rows; means over them, and intervals at 95% of "
-                "the ratio of means, paired by seed. A goal is met by the ratio itself.",
+                "the ratio of means, paired by seed. A goal is met by the ratio itself. Of a "
+                "prediction ours books a part that was chosen on other draws of these suites.",
                 f"Engine: {LIMITS.max_num_seqs} seats, {LIMITS.max_num_batched_tokens:,} tokens a "
                 f"step, {KV_TOKENS:,} tokens of KV, no prefix cache; steps as of Llama-2-7B on an "
                 "A10G: 26.5 ms to read the weights and 0.22 ms a token, joined as the root of "
