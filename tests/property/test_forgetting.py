@@ -39,6 +39,7 @@ class Books:
         self.counters.arrived(self.rows(name))  # type: ignore[arg-type]
 
     def start(self, name: str, charge: float) -> None:
+        self.table.set(name, first_scheduled_s=1.0)
         self.counters.left(self.rows(name))  # type: ignore[arg-type]
         self.counters.charge(self.rows(name), np.array([charge]))  # type: ignore[arg-type]
 
