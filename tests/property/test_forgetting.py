@@ -78,6 +78,22 @@ def test_the_last_to_leave_can_be_forgotten_and_lifts_still() -> None:
     assert books.counters.served.at(1) == 70.0
 
 
+def test_a_floor_that_falls_when_who_waits_gives_up_lets_nobody_go() -> None:
+    books = Books()
+    for name, tenant in (("a1", 0), ("c1", 2), ("d1", 3), ("d2", 3)):
+        books.arrive(name, tenant)
+    books.start("a1", charge=150.0)
+    books.start("d1", charge=200.0)
+    books.start("c1", charge=100.0)
+    books.end("a1")
+    # d waits at 200; when it gives up, the floor is that of c, the last one served.
+    assert books.counters.floor() == 200.0
+    assert books.counters.forget(np.array([0])).tolist() == [False]
+    books.end("d2")
+    books.arrive("b1", tenant=1)
+    assert books.counters.served.at(1) == 100.0
+
+
 def test_nobody_gains_by_coming_back_after_a_booking_was_paid_back() -> None:
     books = Books()
     books.arrive("b1", tenant=1)
