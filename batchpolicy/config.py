@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import yaml
 from pydantic import (
@@ -24,20 +25,27 @@ from batchpolicy.component import Component
 from batchpolicy.document import Document, Loc, faults_of, short
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.policy import Policy
+from batchpolicy.predictor import Predictor
 from batchpolicy.preemption import Preempt, Preemption, read_preempt
+
+_SpecKind = TypeVar("_SpecKind", bound="_Spec")
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_VALUES = 10_000
 
 
-class PolicySpec(BaseModel):
-    """A policy's name, its parameters, and the folder that paths in them start from."""
+class _Spec(BaseModel):
+    """A plugin's name, its parameters, and the folder that paths in them start from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
     base: Path = Field(default_factory=Path.cwd)
+
+
+class PolicySpec(_Spec):
+    """What a file says of its policy."""
 
     def build(self) -> Policy:
         """A new policy with state of its own.
@@ -47,17 +55,31 @@ class PolicySpec(BaseModel):
         ConfigError
             When there is no such policy, or it refuses the parameters.
         """
-        cls = registry.policy_class(self.name, self.base)
-        with registry.relative_to(self.base):
-            try:
-                return cls.model_validate(self.params)
-            except ValidationError as e:
-                texts = [text for _, text in faults_of(e, cls, self.params)]
-                raise ConfigError(f"policy {self.name!r}: {' '.join(texts)}") from e
-            except ConfigError:
-                raise
-            except Exception as e:
-                raise ConfigError(registry.cannot_be_made(self.name, cls, e)) from e
+        return _build("policy", registry.policy_class(self.name, self.base), self)
+
+
+class PredictorSpec(_Spec):
+    """What a file says of its predictor of output lengths."""
+
+    def build(self) -> Predictor:
+        """A new predictor with state of its own; see ``PolicySpec.build``."""
+        return _build("predictor", registry.predictor_class(self.name, self.base), self)
+
+
+_Made = TypeVar("_Made", Policy, Predictor)
+
+
+def _build(kind: str, cls: type[_Made], spec: _Spec) -> _Made:
+    with registry.relative_to(spec.base):
+        try:
+            return cls.model_validate(spec.params)
+        except ValidationError as e:
+            texts = [text for _, text in faults_of(e, cls, spec.params)]
+            raise ConfigError(f"{kind} {spec.name!r}: {' '.join(texts)}") from e
+        except ConfigError:
+            raise
+        except Exception as e:
+            raise ConfigError(registry.cannot_be_made(spec.name, cls, e, kind)) from e
 
 
 class RequestDefaults(Component):
@@ -96,8 +118,16 @@ class Memory(Component):
     """What admission knows of the KV cache."""
 
     look_ahead: bool = True
-    """Start a request only if what runs is expected to fit to its end: by predictions, else as
-    if every answer were to double; false for vLLM's way, where it need only fit now."""
+    """Start a request only if what runs is expected to fit to its end: by predictions, else by
+    the lengths of earlier answers; false for vLLM's way, where it need only fit now."""
+    quantile: Annotated[float, Field(ge=0.5, lt=1.0)] = 0.975
+    """Chance with which the KV is to suffice at any time to come; where the safety starts."""
+    max_preemption_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = 0.01
+    """Part of the answers that may lose their KV to a shortage on the way: the safety is moved
+    until just so many do; none to leave it where ``quantile`` puts it."""
+    first_guess_tokens: PositiveInt = 4096
+    """Before answers were seen, those of a quarter of this and more, up to all of it, are
+    thought equally likely, as far as ``max_tokens`` allows."""
 
 
 class LimitSettings(Component):
@@ -127,6 +157,7 @@ class PolicyConfig(BaseModel):
     bounds: Bounds | None = None
     queue: Queue | None = None
     memory: Memory | None = None
+    predictor: PredictorSpec | None = None
     limits: LimitSettings | None = None
     requests: RequestDefaults = RequestDefaults()
     title: str = ""
@@ -165,7 +196,7 @@ class PolicyConfig(BaseModel):
 
     def native_order(self) -> str | None:
         """The engine's own order, if that is all that is asked for; else None."""
-        asked = (self.bounds, self.queue, self.memory, self.limits)
+        asked = (self.bounds, self.queue, self.memory, self.limits, self.predictor)
         if any(part is not None for part in asked) or self.preempts() != "never":
             return None
         return self.build_policy().native_order()
@@ -185,6 +216,8 @@ class PolicyFile(Component):
     """How long requests may wait, and how many."""
     memory: Memory | None = None
     """What admission knows of the KV cache."""
+    predictor: Any = None
+    """How long answers will be; without one, admission learns from earlier answers."""
     limits: LimitSettings | None = None
     """Limits below those that the engine was started with."""
     requests: RequestDefaults = RequestDefaults()
@@ -200,7 +233,10 @@ def load_config(path: str | Path) -> PolicyConfig:
     """
     document = read_document(Path(path))
     read = document.validate(PolicyFile, document.value)
-    spec = _policy_spec(document)
+    spec = _spec(document, "policy", registry.POLICIES, registry.policy_class, PolicySpec)
+    predictor = _spec(
+        document, "predictor", registry.PREDICTORS, registry.predictor_class, PredictorSpec
+    )
     document.raise_faults()
     if read is None or spec is None:
         raise AssertionError("a part that could not be read has a fault")
@@ -210,6 +246,7 @@ def load_config(path: str | Path) -> PolicyConfig:
         bounds=read.bounds,
         queue=read.queue,
         memory=read.memory,
+        predictor=predictor,
         limits=read.limits,
         requests=read.requests,
         title=Path(path).stem,
@@ -274,35 +311,40 @@ def read_document(path: Path) -> Document:
     return document
 
 
-def _policy_spec(document: Document) -> PolicySpec | None:
-    """The policy that the file names, its parameters checked; None where there are faults."""
-    whole = cast("dict[str, object]", document.value)
-    if "policy" not in whole:
-        return None  # noted with the other keys
-    given = whole["policy"]
-    loc: Loc = ("policy",)
+def _spec(
+    document: Document,
+    key: str,
+    group: str,
+    class_named: Callable[[str, Path], type[Component]],
+    kind: type[_SpecKind],
+) -> _SpecKind | None:
+    """The plugin that a key names, its parameters checked; None where there are faults."""
+    given = cast("dict[str, object]", document.value).get(key, document)
+    if given is document or (given is None and key == "predictor"):
+        return None  # where it has to be there, that is noted with the other keys
+    loc: Loc = (key,)
     if not isinstance(given, str | dict):
-        document.fault(loc, f"policy is {short(given)}; expected a name, or a mapping with one.")
+        document.fault(loc, f"{key} is {short(given)}; expected a name, or a mapping with one.")
         return None
     params = {"name": given} if isinstance(given, str) else cast("dict[str, object]", given).copy()
     at = (*loc, "name")
     if "name" not in params:
-        known = ", ".join(registry.names(registry.POLICIES))
-        document.fault(loc, f"policy.name is missing. Installed: {known or 'none'}.")
+        known = ", ".join(registry.names(group))
+        document.fault(loc, f"{key}.name is missing. Installed: {known or 'none'}.")
         return None
     name = params.pop("name")
     if not isinstance(name, str):
-        document.fault(at, f"policy.name is {short(name)}; expected a name.")
+        document.fault(at, f"{key}.name is {short(name)}; expected a name.")
         return None
     base = document.path.absolute().parent
     try:
-        cls = registry.policy_class(name, base)
+        cls = class_named(name, base)
     except BatchPolicyError as e:
         document.fault(at, str(e))
         return None
     with registry.relative_to(base):
         made = document.validate(cls, params, loc)
-    return None if made is None else PolicySpec(name=name, params=params, base=base)
+    return None if made is None else kind(name=name, params=params, base=base)
 
 
 def _text_of(path: Path) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 from batchpolicy.component import Component
 from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable, UnknownPlugin
 from batchpolicy.policy import Policy
+from batchpolicy.predictor import Predictor
 
 if TYPE_CHECKING:
     from batchpolicy.bench import Bench
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from batchpolicy.terms import Term
 
 POLICIES = "batchpolicy.policies"
+PREDICTORS = "batchpolicy.predictors"
 TERMS = "batchpolicy.terms"
 ENGINES = "batchpolicy.engines"
 COMMANDS = "batchpolicy.commands"
@@ -39,6 +41,7 @@ _FILE_MODULE = "batchpolicy_file_"
 
 _KINDS = {
     POLICIES: "policy",
+    PREDICTORS: "predictor",
     TERMS: "term",
     ENGINES: "engine",
     COMMANDS: "command",
@@ -113,6 +116,15 @@ def policy_class(name: str, base: Path | None = None) -> type[Policy]:
     if _is_class(found) and issubclass(found, Policy):
         return found
     raise _no_subclass(name, found, "Policy")
+
+
+def predictor_class(name: str, base: Path | None = None) -> type[Predictor]:
+    """The predictor of output lengths called ``name``; see ``policy_class``."""
+    with relative_to(base or _BASE.get()):
+        found = load(PREDICTORS, name)
+    if _is_class(found) and issubclass(found, Predictor):
+        return found
+    raise _no_subclass(name, found, "Predictor")
 
 
 def term_class(name: str) -> type[Term]:

@@ -62,7 +62,10 @@ COLUMNS: Mapping[str, tuple[str, float]] = {
     "predicted_output_tokens": ("f8", np.nan),
     "predicted_output_high": ("f8", np.nan),
 }
-"""Name, dtype and default of every stored column."""
+"""Name, dtype and default of every stored column with one value a row."""
+
+QUANTILES = "output_quantiles"
+"""The column that has nine."""
 
 
 class Requests:
@@ -257,13 +260,24 @@ class Requests:
 
     @property
     def predicted_output_tokens(self) -> FloatArray:
-        """Predicted median of the whole output; ``NaN`` without a prediction."""
+        """Predicted median of the whole output; ``NaN`` without a prediction.
+
+        A predictor's is given what is out when admission last looked; a request's own stays.
+        """
         return self._floats("predicted_output_tokens")
 
     @property
     def predicted_output_high(self) -> FloatArray:
-        """Predicted memory quantile of the whole output; ``NaN`` without a prediction."""
+        """Quantile ``memory.quantile`` of the whole output; ``NaN`` without a predictor."""
         return self._floats("predicted_output_high")
+
+    @property
+    def output_quantiles(self) -> FloatArray:
+        """Predicted quantiles of the whole output at ``predictor.LEVELS``, shape ``(n, 9)``.
+
+        As predicted at the arrival, and ``NaN`` without a predictor.
+        """
+        return self._floats(QUANTILES)
 
     @property
     def prefill_tokens(self) -> IntArray:

@@ -26,11 +26,16 @@ def file_schema(file: type[BaseModel]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        When an installed policy or term cannot be imported.
+        When an installed policy, predictor or term cannot be imported.
     """
     policies = {name: registry.policy_class(name) for name in registry.names(registry.POLICIES)}
     terms = {name: registry.term_class(name) for name in registry.names(registry.TERMS)}
-    models: list[type[BaseModel]] = [file, Policy, Term, *policies.values(), *terms.values()]
+    predictors = {
+        name: registry.predictor_class(name) for name in registry.names(registry.PREDICTORS)
+    }
+    models: list[type[BaseModel]] = [
+        file, Policy, Term, *policies.values(), *terms.values(), *predictors.values()
+    ]  # fmt: skip
     keys, schema = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)],
         ref_template=_PLACE + "{model}",
@@ -52,6 +57,7 @@ def file_schema(file: type[BaseModel]) -> dict[str, Any]:
     defs[place(Term)], defs[place(Policy)] = choices
     whole = defs.pop(place(file))
     whole["properties"]["policy"] = {"$ref": _PLACE + place(Policy)}
+    whole["properties"]["predictor"] = named(predictors)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": defs}
 
 

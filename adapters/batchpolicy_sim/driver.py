@@ -41,7 +41,7 @@ class Driver:
                 max_prefill_chunk=limits.long_prefill_token_threshold or None,
                 chunks=limits.chunked_prefill,
                 max_loras=limits.max_loras,
-                capabilities=frozenset({"prefix", "preempt", "mixed"}),
+                capabilities=frozenset({"prefix", "preempt", "mixed", "truth"}),
             ),
             PoolProbe(batch),
         )

@@ -28,6 +28,7 @@ def facts_of(job: Job, defaults: RequestDefaults) -> RequestFacts:
         deadline_s=_within(r.deadline_s, -1e9, 1e9, math.inf),
         queue_ttl_s=_within(r.queue_ttl_s, 1e-6, 1e9, math.inf),
         predicted_output_tokens=_within(r.predicted_output_tokens, 1.0, 2.0**31, math.nan),
+        true_output_tokens=job.wanted,
         arrival_s=job.arrival_s,
         ready=job.ready,
     )

@@ -85,7 +85,7 @@ class Clients:
 
 def _xargs(r: WorkloadRequest) -> dict[str, Any]:
     """What a request says about itself, as ``Metadata`` reads it."""
-    said: dict[str, Any] = {"weight": r.weight}
+    said: dict[str, Any] = {"weight": r.weight, "true_output_tokens": r.output_tokens}
     for key, name in (("tenant", r.tenant), ("session_id", r.session)):
         if name:
             said[key] = name

@@ -45,7 +45,8 @@ class Driver:
                 max_loras=seams.max_loras(scheduler),
                 decode_tokens=1 + int(scheduler.num_spec_tokens),
                 lag_steps=int(bool(scheduler.scheduler_config.async_scheduling)),
-                capabilities=frozenset({"prefix", "preempt", "mixed"}),
+                capabilities=frozenset({"prefix", "preempt", "mixed"})
+                | (frozenset({"truth"}) if virtual else frozenset()),
             ),
             seams.KvProbe(scheduler),
         )

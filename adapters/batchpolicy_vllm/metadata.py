@@ -59,6 +59,8 @@ class Metadata:
             predicted_output_tokens=self._number(
                 said, "predicted_output_tokens", math.nan, (1.0, float(_MOST))
             ),
+            # Replays alone know it; what a client says of it counts for nothing.
+            true_output_tokens=None if arrival_s is None else said.get("true_output_tokens"),
             arrival_s=arrival_s,
             ready=ready,
         )

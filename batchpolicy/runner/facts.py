@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from batchpolicy.policy import Limits, Role
-from batchpolicy.requests import IntArray
+from batchpolicy.requests import FloatArray, IntArray
 from batchpolicy.step_cost import StepCost
 
 
@@ -59,15 +59,28 @@ class RequestFacts:
     """Seconds from the arrival to the deadline; the earlier of the two holds."""
     queue_ttl_s: float = math.inf
     predicted_output_tokens: float = math.nan
+    """What the request says of itself; no predictor is asked then."""
+    true_output_tokens: int | None = None
+    """In replays, what it will put out: for predictors that require the truth, nobody else."""
     arrival_s: float | None = None
     """Known only under a virtual clock; else the tick that follows stamps it."""
     ready: bool = True
+
+
+class Predictions(NamedTuple):
+    """Lengths of the answers of some requests."""
+
+    ids: list[str]
+    quantiles: FloatArray
+    """Of the whole outputs, at ``predictor.LEVELS``; shape ``(n, 9)``."""
 
 
 class Tick(NamedTuple):
     """What could differ between ranks in one step."""
 
     now_s: float
+    predictions: Predictions | None = None
+    """Of requests that came since the last tick; None without any."""
 
 
 class Plan(NamedTuple):

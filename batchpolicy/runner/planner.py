@@ -21,7 +21,7 @@ from batchpolicy.runner.facts import EngineFacts, Plan, Probe
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.order import Rows
 from batchpolicy.runner.overdue import Overdue
-from batchpolicy.runner.peak import Peak, expected_left
+from batchpolicy.runner.peak import Peak
 from batchpolicy.runner.ranked import Ranked
 from batchpolicy.runner.victims import Victims
 from batchpolicy.state import StateArray
@@ -155,19 +155,18 @@ class Planner:
         """Plan row by row what fits, and its slots; a row short of blocks may be passed."""
         planned: list[int] = []
         held: list[int] = []
-        closed = looks_ahead = barred = False
+        closed = barred = False
         need_blocks, prefill, slots = best.need_kv_blocks, best.prefill_tokens, best.slot
         if self.chunk is not None:
             prefill = np.minimum(prefill, self.chunk)
         standings = room.challenging(best) if room else None
         # Where benefits are compared, what waiting gains is in them.
         pressing = None if self.preemption.by == "benefit" else _pressing(best, step.now_s)
-        to_come, ceilings = expected_left(best), best.max_tokens
         block_tokens = self.engine.kv_block_tokens
         for place in range(len(best)):
             if closed and not standings:
-                held.append(place)
-                continue
+                held.extend(range(place, len(best)))
+                break
             blocks = int(need_blocks[place])
             if blocks > left.blocks and place < MAX_PROBES:
                 blocks = self._probed_blocks(best, place, blocks)
@@ -192,11 +191,8 @@ class Planner:
                 left.seats += freed.seats
                 left.blocks += freed.blocks
                 left.tokens += freed.tokens
-            elif peak is not None and not peak.takes(
-                blocks * block_tokens, float(to_come[place]), int(ceilings[place])
-            ):
+            elif peak is not None and not peak.takes(blocks * block_tokens, place):
                 held.append(place)
-                looks_ahead = True
                 barred = barred or self.overdue.is_chosen(int(slots[place]))
                 closed = not self._may_be_passed(slots, place, step)
                 self.notes.short(place, explain.KV_LATER, stops=closed)
@@ -208,7 +204,9 @@ class Planner:
             planned.append(place)
         self._placed(slots[planned])
         ids = best.request_id
-        # The engine knows better what fits now, so rows held here are still offered, last.
+        # The engine knows better what fits now, so rows held here are still offered, last; but
+        # not what fits later, so that where that matters it gets only those that were looked at.
+        looks_ahead = peak is not None and (planned or len(step.running))
         admit = [ids[place] for place in (planned if looks_ahead else planned + held)]
         return Plan(admit, room.victims if room else []), slots[planned]
 

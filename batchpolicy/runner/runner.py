@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -13,24 +12,29 @@ from batchpolicy import explain
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
 from batchpolicy.errors import ConfigError
 from batchpolicy.policy import CodeKind, Limits, Step
-from batchpolicy.requests import BoolArray, IntArray, Requests, Status
+from batchpolicy.predictor import TRUTH, LengthDist
+from batchpolicy.requests import QUANTILES, BoolArray, IntArray, Requests, Status
 from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.certificate import Certificate
 from batchpolicy.runner.controller import LimitController
 from batchpolicy.runner.demand import Demand, demand
 from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
 from batchpolicy.runner.ends import Ends
-from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
+from batchpolicy.runner.facts import EngineFacts, Plan, Predictions, Probe, RequestFacts, Tick
+from batchpolicy.runner.forecast import MEDIAN, Forecast
+from batchpolicy.runner.foresight import Foresight
 from batchpolicy.runner.giving_way import chunk_giving_way
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.overdue import Overdue
 from batchpolicy.runner.peak import Peak
-from batchpolicy.runner.planner import SPARE_ROWS, Left, Planner
+from batchpolicy.runner.planner import SPARE_ROWS, Drawn, Left, Planner
 
 logger = logging.getLogger(__name__)
 
 _NOTHING = Plan()
+HELD_STEPS = 16
+"""Steps without a change in which admission is not tried again after all were held for KV."""
 VAIN_STEPS = 8
 """Steps without a change in which displacement is not tried again after it was in vain."""
 MAX_QUIET_STEPS = 64
@@ -70,6 +74,7 @@ class PolicyRunner:
                 f"policy {config.label!r} requires {', '.join(missing)}, which this engine "
                 f"lacks; it has: {', '.join(sorted(able)) or 'none'}."
             )
+        self._foresight = self._foresees(config, able, strict=strict)
         preemption = config.preemption()
         self._displace = preemption.by != "never"
         self._by_class = preemption.by == "class"
@@ -93,9 +98,15 @@ class PolicyRunner:
         )
         self._asks_limits = self.policy.overrides("limits")
         limits = config.limits or LimitSettings()
-        self._looks_ahead = (config.memory or Memory()).look_ahead
-        self._predicts = False
-        """Whether a length was ever predicted."""
+        memory = config.memory or Memory()
+        self._high = memory.quantile
+        self._forecast: Forecast | None = None
+        if memory.look_ahead:
+            as_told = self._foresight is not None and self._foresight.as_told
+            table = self._ledger.table
+            self._forecast = Forecast(table, memory, self.counters, as_told=as_told)
+        self._displaced: set[str] = set()
+        """Whom the latest plan displaces for others."""
         self._gives_way = engine.chunks and limits.long_prompts_give_way
         self._certificates = self._planner.overdue.certificates
         self._notes = self._planner.notes
@@ -116,6 +127,8 @@ class PolicyRunner:
         self._quiet_steps = 0
         self._vain_at = self._vain_until = -1
         """When displacement was last tried in vain, in changes of the ledger, and until when."""
+        self._held_at = self._held_until = -1
+        """The same for admission, when all were held for want of KV to come."""
 
     def arrived(self, request_id: str, facts: RequestFacts) -> None:
         """A request came; O(1), and a known id is ignored."""
@@ -124,7 +137,10 @@ class PolicyRunner:
             self._planner.arrived(slot)
             self._notes.waits(slot, self._index + 1, ready=facts.ready)
             self._ends.arrived(request_id, facts)
-            self._predicts = self._predicts or not math.isnan(facts.predicted_output_tokens)
+            if self._forecast is not None:
+                self._forecast.arrived(slot)
+            if self._foresight is not None:
+                self._foresight.arrived(request_id, facts)
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -137,20 +153,46 @@ class PolicyRunner:
 
     def finished(self, request_id: str, status: Status) -> None:
         """A request ended, from any state; unknown and ended ids are ignored."""
-        self._ledger.finished(request_id, status)
+        ledger = self._ledger
+        slot = ledger.table.slots.get(request_id)
+        whole = slot is not None and status == Status.FINISHED and slot in ledger.running
+        ledger.finished(request_id, status)
+        if slot is None:
+            return
+        if whole and self._forecast is not None:
+            self._forecast.answered(slot)
+        if self._foresight is not None:
+            out = int(ledger.table.columns["output_tokens"][slot]) if whole else None
+            self._foresight.ended(request_id, out)
 
     def tick(self) -> Tick:
-        """Read the clock; the leader of several ranks does this for all."""
-        return Tick(self.engine.clock())
+        """Read the clock and predict; the leader of several ranks does this for all."""
+        foresight = self._foresight
+        return Tick(self.engine.clock(), None if foresight is None else foresight.take())
 
     def begin(self, tick: Tick) -> None:
         """Start a step at the tick's time."""
         self._index += 1
+        self._displaced.clear()
         self._ledger.begin(tick.now_s)
         self._ends.begin(tick.now_s)
         self._busy.begin(tick.now_s)
         if self._certificates is not None:
             self._certificates.begin(tick.now_s)
+        if tick.predictions is not None:
+            self._predicted(tick.predictions)
+
+    def _predicted(self, told: Predictions) -> None:
+        """Predictions reach the tables; requests that have ended meanwhile do without."""
+        table = self._ledger.table
+        slots = [table.slots.get(i, -1) for i in told.ids]
+        for slot, quantiles in zip(slots, told.quantiles, strict=True):
+            if slot >= 0:
+                table.columns[QUANTILES][slot] = quantiles
+                table.columns["predicted_output_tokens"][slot] = quantiles[MEDIAN]
+        known = [slot for slot in slots if slot >= 0]
+        high = LengthDist(table.columns[QUANTILES][known]).quantile(self._high)
+        table.columns["predicted_output_high"][known] = high
 
     def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
@@ -174,6 +216,8 @@ class PolicyRunner:
         plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
         if self._notes.step != self._index and self._ledger.waiting:
             short = explain.TOKENS if free_seats > 0 else explain.SEATS
+            if self._held():
+                short = explain.KV_LATER
             self._notes.nobody(self._index, explain.KV if plan.preempt else short)
         for request_id, _ in plan.refuse:
             self._ledger.ended_waiting(request_id, Status.REFUSED)
@@ -216,6 +260,10 @@ class PolicyRunner:
         orders = crowded and (self._displace or self._controller is not None)
         watched = displace or orders or (self._displace and tight)
         full = self._planner.is_full(len(waiting))
+        held = self._held() and not full
+        if held and not watched:
+            self._rest(running, waiting, free_kv_blocks, free_seats)
+            return _NOTHING
         if not (watched or full or (len(waiting) and free_seats > 0)):
             self._rest(running, waiting, free_kv_blocks, free_seats)
             return _NOTHING
@@ -229,8 +277,8 @@ class PolicyRunner:
             if budget <= 0 and not full:
                 return _NOTHING
             drawn = self._planner.draw(waiting, step, step.window)
-            peak = self._peak(running, drawn.best, free_kv_blocks, free_seats)
-            return self._planner.offer(drawn, step, Left(free_seats, blocks, budget), peak)
+            left = Left(free_seats, blocks, budget)
+            return self._offer(drawn, running, step, left, free_kv_blocks)
         needs = self._demand(running, ceiling)
         budget = ceiling - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -242,7 +290,7 @@ class PolicyRunner:
         crowds = orders and needs.wanted > ceiling
         gives_way = self._gives_way and crowded and free_seats > 0
         if not len(waiting) or not (
-            displace or full or gives_way or (free_seats > 0 and budget > 0)
+            displace or full or gives_way or (free_seats > 0 and budget > 0 and not held)
         ):
             return Plan(reorder=crowds)
         window = step.window + MAX_VICTIMS_A_STEP if displace else step.window
@@ -250,36 +298,64 @@ class PolicyRunner:
         if gives_way and self._give_way(running, drawn.best, ceiling, free_seats, blocks):
             needs = self._demand(running, ceiling)
             blocks = free_kv_blocks - int(needs.blocks.sum())
-        peak = self._peak(running, drawn.best, free_kv_blocks, free_seats)
         if not displace:
             left = Left(free_seats, blocks, ceiling - int(needs.tokens.sum()))
-            return self._planner.offer(drawn, step, left, peak)._replace(reorder=crowds)
+            plan = self._offer(drawn, running, step, left, free_kv_blocks)
+            return plan._replace(reorder=crowds)
         if needs.wanted > ceiling:
             # What a victim gives up goes to running rows first, until all have what they want.
             needs = self._demand(running, needs.wanted)
             blocks = free_kv_blocks - int(needs.blocks.sum())
         left = Left(free_seats, blocks, ceiling - needs.wanted)
+        peak = self._peak(running, drawn.best, free_kv_blocks)
         plan = self._planner.displace(drawn, running, step, needs, left, peak)
         if not plan.preempt:
             self._vain_at, self._vain_until = ledger.changes, self._index + VAIN_STEPS
+        self._displaced.update(plan.preempt)
         return plan._replace(reorder=crowds)
 
-    def _peak(
-        self, running: Requests, best: Requests, free_kv_blocks: int, free_seats: int
-    ) -> Peak | None:
-        """What running rows will hold at most; None where KV cannot run out."""
-        if not self._looks_ahead:
+    def _offer(
+        self, drawn: Drawn, running: Requests, step: Step, left: Left, free_kv_blocks: int
+    ) -> Plan:
+        """Offer the rows drawn; if all are held, leave it at that until something changes."""
+        peak = self._peak(running, drawn.best, free_kv_blocks)
+        plan = self._planner.offer(drawn, step, left, peak)
+        if peak is not None and len(drawn.best) and not plan.admit and not plan.refuse:
+            self.counters["held_for_kv"] += 1
+        else:
+            return plan
+        # A policy that holds rows back, or a bound, may let others start at any time.
+        if drawn.ranked.open is None and self._certificates is None:
+            self._held_at, self._held_until = self._ledger.changes, self._index + HELD_STEPS
+        return plan
+
+    def _held(self) -> bool:
+        """Nothing has changed since all were held for what is to come."""
+        return self._held_at == self._ledger.changes and self._index < self._held_until
+
+    def _peak(self, running: Requests, best: Requests, free_kv_blocks: int) -> Peak | None:
+        """What running rows may hold at most; None where KV cannot run out."""
+        if self._forecast is None:
             return None
-        block = self.engine.kv_block_tokens
-        out = running.output_tokens
-        # Without predictions answers double at most, and nobody who starts puts out more.
-        starting = min(max(free_seats, 1), len(best))
-        growth = int(out.sum()) + 2 * starting * int(out.max(initial=0))
-        spare = free_kv_blocks - len(running) - int(best.need_kv_blocks.sum())
-        if not self._predicts and growth <= spare * block:
+        self._forecast.refresh(running)
+        return self._forecast.peak(running, best, free_kv_blocks, self.engine)
+
+    def _foresees(self, config: PolicyConfig, able: set[str], *, strict: bool) -> Foresight | None:
+        if config.predictor is None:
             return None
-        held = self.engine.total_kv_blocks - free_kv_blocks
-        return Peak(running, held * block, self.engine.total_kv_blocks * block)
+        predictor = config.predictor.build()
+        if TRUTH in predictor.requires - able:
+            raise ConfigError(
+                f"predictor {config.predictor.name!r} knows the true lengths of answers, which "
+                "only replays have; a server needs one that predicts, or none."
+            )
+        missing = sorted(predictor.requires - able)
+        if missing:
+            raise ConfigError(
+                f"predictor {config.predictor.name!r} requires {', '.join(missing)}, which this "
+                f"engine lacks; it has: {', '.join(sorted(able)) or 'none'}."
+            )
+        return Foresight(predictor, self.counters, strict=strict)
 
     def _give_way(
         self, running: Requests, best: Requests, ceiling: int, seats: int, blocks: int
@@ -352,6 +428,12 @@ class PolicyRunner:
             self._planner.overdue.preempted(slot, ledger.now_s)
             self._notes.waits(slot, self._index + 1)
         self.counters["preempted"] += len(lost)
+        if self._forecast is not None:
+            for request_id, slot in lost.items():
+                if request_id not in self._displaced:
+                    self._forecast.evicted(slot)
+            rows = ledger.table.rows(ledger.slots_of(lost))
+            self._forecast.refresh(rows)
 
     def produced(
         self, outputs: Mapping[str, int], rejected: Mapping[str, int], elapsed_s: float

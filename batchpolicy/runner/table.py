@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from batchpolicy.requests import COLUMNS, Column, Requests
+from batchpolicy.requests import COLUMNS, QUANTILES, Column, Requests
 
 Slots = npt.NDArray[np.intp]
 
@@ -85,6 +85,7 @@ class RequestTable:
             name: np.full(capacity, default, dtype=dtype)
             for name, (dtype, default) in COLUMNS.items()
         }
+        self.columns[QUANTILES] = np.full((capacity, 9), np.nan)
         self.ids: list[str] = [""] * capacity
         self.slots: dict[str, int] = {}
         self.now_s = 0.0
@@ -121,6 +122,7 @@ class RequestTable:
         columns = self.columns
         for name, (_, default) in COLUMNS.items():
             columns[name][slot] = values.get(name, default)
+        columns[QUANTILES][slot] = np.nan
         columns["slot"][slot] = slot
         columns["seq"][slot] = self.next_seq
         self.next_seq += 1
@@ -161,5 +163,7 @@ class RequestTable:
             self.columns[name] = np.concatenate(
                 [self.columns[name], np.full(old, default, dtype=dtype)]
             )
+        quantiles = self.columns[QUANTILES]
+        self.columns[QUANTILES] = np.concatenate([quantiles, np.full_like(quantiles, np.nan)])
         self.ids.extend([""] * old)
         self._free.extend(range(2 * old - 1, old - 1, -1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from batchpolicy.config import Memory
 from batchpolicy.policy import Policy
 from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts
 from tests.support.policies import config_of
@@ -31,8 +32,10 @@ class Rig:
             "clock": lambda: self.now_s,
         }
         self.now_s = 0.0
+        # Tests of memory say so; the others are about what fits now.
+        parts = {"memory": Memory(look_ahead=False), **(parts or {})}
         self.runner = PolicyRunner(
-            config_of(policy, preempt, **(parts or {})),
+            config_of(policy, preempt, **parts),
             EngineFacts(**(engine | facts)),
             probe,
             strict=True,

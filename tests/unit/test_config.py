@@ -193,7 +193,8 @@ kind: Policy
         "p.yaml:12: policy.fairness.scale_tokens is nan; expected a number, not NaN.",
         "p.yaml:12: policy.fairness.weights.gold is 0; expected a number greater than 0.",
         "p.yaml:13: unknown key 'preemt'. Did you mean 'preempt'? "
-        "Known: apiVersion, kind, policy, preempt, bounds, queue, memory, limits, requests.",
+        "Known: apiVersion, kind, policy, preempt, bounds, queue, memory, predictor, limits, "
+        "requests.",
         "p.yaml:14: preempt is 'clas'; "
         "expected 'never', 'class' or 'benefit'. Did you mean 'class'?",
         "p.yaml:15: requests.default_priority is 1.5; "
@@ -395,3 +396,36 @@ def test_a_policy_that_fails_while_it_is_made_is_told_so_in_a_line(tmp_path: Pat
     )
     with pytest.raises(ConfigError, match="cannot be made: RuntimeError: boom"):
         config_named(f"{tmp_path}/p.py:Boom")
+
+
+def test_a_file_names_its_predictor_like_its_policy(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    head = "apiVersion: batchpolicy/v1\nkind: Policy\npolicy: fcfs\n"
+    path.write_text(head + "predictor: {name: noisy-oracle, log_sigma: 0.5}\n")
+    config = load_config(path)
+    assert config.predictor is not None
+    assert config.predictor.build().model_dump() == {"log_sigma": 0.5, "seed": 0}
+    assert config.native_order() is None
+    path.write_text(head + "predictor: oracle\n")
+    assert load_config(path).predictor is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("{name: orcale}", "p.yaml:4: no predictor named 'orcale'. Did you mean 'oracle'?"),
+        ("{name: constant}", "p.yaml:4: predictor.output_tokens is missing"),
+        ("{name: oracle, log_sigma: 1}", "p.yaml:4: unknown key 'predictor.log_sigma'"),
+        ("{name: noisy-oracle, log_sigma: -1}", "p.yaml:4: predictor.log_sigma is -1"),
+        ("3", "p.yaml:4: predictor is 3; expected a name, or a mapping with one."),
+        ("{log_sigma: 1}", "p.yaml:4: predictor.name is missing. Installed: constant, max-tokens"),
+    ],
+)
+def test_mistakes_in_a_predictor_are_told_with_their_line(
+    tmp_path: Path, said: str, expected: str
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(f"apiVersion: batchpolicy/v1\nkind: Policy\npolicy: fcfs\npredictor: {said}\n")
+    with pytest.raises(ConfigError) as e:
+        load_config(path)
+    assert expected in str(e.value)

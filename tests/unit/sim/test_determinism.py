@@ -7,7 +7,7 @@ import sys
 import pytest
 
 RUN = """
-from batchpolicy.config import config_named
+from batchpolicy.config import Memory, config_named
 from batchpolicy.workload import Workload
 from tests.unit.sim.light import Served, request
 served = Served(
@@ -18,7 +18,8 @@ served = Served(
         )
         for i in range(60)
     ],
-    config=config_named("benefit"), prefix_cache=True, kv_blocks=16, max_num_batched_tokens=24,
+    config=config_named("benefit").model_copy(update={"memory": Memory(look_ahead=False)}),
+    prefix_cache=True, kv_blocks=16, max_num_batched_tokens=24,
 )
 print(served.run.digest(), sum(len(step.preempted) for step in served.steps))
 """

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from batchpolicy.engine import Engine
 from batchpolicy.policy import Policy, Step
-from batchpolicy.requests import COLUMNS, Column, IndexArray, Requests
+from batchpolicy.requests import COLUMNS, QUANTILES, Column, IndexArray, Requests
 from batchpolicy_tuning.cases.schema import Case
 from batchpolicy_tuning.cases.setting import Setting
 
@@ -98,7 +98,10 @@ class _Watched(Requests):
     __slots__ = ("_read",)
 
     def __init__(self, read: set[str]) -> None:
-        columns = {name: np.full(2, default, kind) for name, (kind, default) in COLUMNS.items()}
+        columns: dict[str, Column] = {
+            name: np.full(2, default, kind) for name, (kind, default) in COLUMNS.items()
+        }
+        columns[QUANTILES] = np.full((2, 9), np.nan)
         columns["seq"] = np.arange(2)
         columns["slot"] = np.arange(2)
         super().__init__(columns, np.arange(2), ["a", "b"], now_s=1.0)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, PolicySpec, Queue
+from batchpolicy.config import (
+    Bounds,
+    LimitSettings,
+    Memory,
+    PolicyConfig,
+    PolicySpec,
+    PredictorSpec,
+    Queue,
+)
 from batchpolicy.preemption import Preemption
 
 
@@ -41,6 +49,8 @@ PLANNED = (
     _config("fcfs", preempt="class", queue=Queue(ttl_s=1.0)),
     _config("batchpolicy_tuning.conformance.restless:Restless", preempt="class"),
     _config("virtual-token-counter", memory=Memory(look_ahead=False)),
+    _config("benefit", predictor=PredictorSpec(name="noisy-oracle", params={"log_sigma": 0.5})),
+    _config("fcfs", memory=Memory(first_guess_tokens=16), predictor=PredictorSpec(name="oracle")),
     _config("benefit", bounds=Bounds(max_wait_s=0.5, max_overtakes=3), queue=Queue(max_waiting=6)),
     _config(
         "priority",

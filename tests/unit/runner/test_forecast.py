@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from batchpolicy.config import Bounds, Memory, PolicyConfig, PolicySpec, PredictorSpec
+from batchpolicy.errors import ConfigError
+from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor
+from batchpolicy.requests import Status
+from batchpolicy.runner import EngineFacts, PolicyRunner
+from batchpolicy_predictors.plain import Constant
+from tests.support.policies import Arrival
+from tests.support.rig import Rig
+from tests.unit.sim.light import Served, request
+
+
+def spec(cls: type[Predictor] | str, **params: Any) -> PredictorSpec:
+    name = cls if isinstance(cls, str) else f"{cls.__module__}:{cls.__qualname__}"
+    return PredictorSpec(name=name, params=params)
+
+
+def rig(predictor: PredictorSpec | None, memory: Memory | None = None, **facts: Any) -> Rig:
+    parts = {"predictor": predictor, "memory": memory or Memory()}
+    return Rig(Arrival(), parts=parts, **facts)
+
+
+class Spread(Predictor):
+    """Uniform up to 100 tokens, and hears how long answers became."""
+
+    heard: list[tuple[str, int]] = []  # noqa: RUF012
+
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        return LengthDist(np.repeat(np.maximum(100.0 * LEVELS, 1.0)[None, :], len(batch), axis=0))
+
+    @override
+    def observe(self, batch: Arrivals, output_tokens: Any) -> None:
+        self.heard.extend(zip(batch.request_id, output_tokens.tolist(), strict=True))
+
+
+class Fails(Predictor):
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        raise RuntimeError("no model")
+
+
+class Nonsense(Predictor):
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        return LengthDist(np.full((len(batch), 9), np.nan))
+
+
+def test_predictions_reach_the_tables_with_the_next_tick_and_no_sooner() -> None:
+    made = rig(spec(Spread))
+    made.arrive("a")
+    row = made.runner._ledger.table.view()
+    assert np.isnan(row.predicted_output_tokens[0])
+    tick = made.runner.tick()
+    assert tick.predictions is not None
+    assert tick.predictions.ids == ["a"]
+    made.runner.begin(tick)
+    row = made.runner._ledger.table.view()
+    # Rig lets answers have 50 tokens at most.
+    assert row.predicted_output_tokens.tolist() == [50.0]
+    assert row.output_quantiles.shape == (1, 9)
+    assert row.output_quantiles[0, :3].tolist() == [5.0, 10.0, 25.0]
+    assert made.runner.tick().predictions is None
+
+
+def test_a_request_that_says_its_length_itself_is_not_asked_about() -> None:
+    made = rig(spec(Spread))
+    made.arrive("a", predicted_output_tokens=7.0)
+    assert made.runner.tick().predictions is None
+    assert made.runner._ledger.table.view().predicted_output_tokens.tolist() == [7.0]
+
+
+def test_a_follower_with_the_same_ticks_has_the_same_tables() -> None:
+    leader, follower = rig(spec(Spread)), rig(spec(Spread))
+    for made in (leader, follower):
+        made.arrive("a", "b")
+    tick = leader.runner.tick()
+    leader.runner.begin(tick)
+    follower.runner.begin(tick)
+    one, two = (made.runner._ledger.table.view() for made in (leader, follower))
+    assert np.array_equal(one.output_quantiles, two.output_quantiles)
+
+
+def test_predictions_follow_what_is_out_once_admission_looks() -> None:
+    made = rig(spec(Constant, output_tokens=20), total_kv_blocks=10)
+    made.running("a", prompt=20)
+    for _ in range(24):
+        made.plan(blocks=5)
+        made.decode("a")
+    made.arrive("b", prompt=40)
+    made.plan(blocks=5)
+    row = made.runner._ledger.table.view()
+    # It outlived the 20 that were predicted: twice its 25 tokens, which is the ceiling too.
+    assert row.predicted_output_tokens.tolist() == [50.0, 20.0]
+
+
+def test_whole_answers_are_told_to_the_predictor_and_cancelled_ones_are_not() -> None:
+    Spread.model_fields["heard"].default.clear()
+    made = rig(spec(Spread))
+    made.running("a", "b", "c")
+    made.decode("a", "b", "c")
+    made.runner.finished("a", Status.FINISHED)
+    made.runner.finished("b", Status.ABORTED)
+    made.runner.tick()
+    foresight = made.runner._foresight
+    assert foresight is not None
+    assert foresight._predictor.heard == [("a", 2)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("broken", [Fails, Nonsense])
+def test_a_predictor_that_fails_is_counted_and_logged_once_and_requests_go_without(
+    broken: type[Predictor], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = PolicyConfig(
+        policy=PolicySpec(name="fcfs"), preempt="never", memory=Memory(), predictor=spec(broken)
+    )
+    engine = EngineFacts(
+        max_running=4,
+        max_token_budget=100,
+        total_kv_blocks=10,
+        kv_block_tokens=10,
+        clock=lambda: 0.0,
+    )
+    runner = PolicyRunner(config, engine)
+    from batchpolicy.runner import RequestFacts
+
+    with caplog.at_level(logging.ERROR):
+        for name in "ab":
+            runner.arrived(name, RequestFacts(prompt_tokens=10, max_tokens=10))
+            runner.begin(runner.tick())
+            assert name in runner.plan(10, 4).admit
+    assert runner.counters["predictor_faults"] == 2
+    assert len(caplog.records) == 1
+
+
+def test_who_knows_the_truth_is_refused_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match=r"'oracle' knows the true lengths.*only replays have"):
+        rig(spec("oracle"))
+
+
+def test_evictions_raise_the_safety_and_are_counted() -> None:
+    made = rig(None)
+    made.running("a", "b")
+    made.plan(blocks=5)
+    made.runner.scheduled({"a": 1}, {}, ["b"])
+    made.runner.produced({"a": 1}, {}, 0.5)
+    assert made.counters["short_of_kv"] == 1
+    made.plan()
+    made.start("b", tokens=11)
+    made.runner.finished("b", Status.FINISHED)
+    # 1.960 for the quantile of 0.975, and 0.099 for the eviction.
+    assert made.counters["safety_milli"] == 2059
+
+
+LENGTHS = st.tuples(st.integers(1, 40), st.integers(1, 40))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(LENGTHS, min_size=2, max_size=30),
+    st.integers(6, 24),
+    st.sampled_from([1, 4]),
+    st.sampled_from(["oracle", "max-tokens"]),
+    st.integers(0, 10),
+    st.integers(8, 64),
+)
+def test_where_no_answer_is_longer_than_assumed_nobody_is_ever_evicted(
+    lengths: list[tuple[int, int]], blocks: int, size: int, name: str, slack: int, budget: int
+) -> None:
+    most = blocks * size
+    fitting = [(p, o) for p, o in lengths if p + o + slack + size <= most]
+    if not fitting:
+        return
+    config = PolicyConfig(
+        policy=PolicySpec(name="fcfs"),
+        preempt="never",
+        bounds=Bounds(max_bypass_s=1.0),
+        memory=Memory(),
+        predictor=spec(name),
+    )
+    served = Served(
+        *[
+            request(f"r{i}", p, o, 0.3 * (i // 2), max_tokens=o + slack)
+            for i, (p, o) in enumerate(fitting)
+        ],
+        config=config,
+        kv_blocks=blocks,
+        kv_block_tokens=size,
+        max_num_batched_tokens=budget,
+    )
+    assert int(served.run.preemptions.sum()) == 0
+    assert (served.run.status == Status.FINISHED).all()
