@@ -35,6 +35,14 @@ def test_it_has_every_parameter_of_the_policy() -> None:
     assert _keys(given) - {"name"} == _keys(dumped)
 
 
+def test_it_has_every_key_of_a_policy_file() -> None:
+    given = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    assert list(given) == list(PolicyFile.model_fields)
+    for part in ("bounds", "queue", "memory", "limits", "requests"):
+        kind = type(getattr(load_config(FILE), part))
+        assert set(given[part]) == set(kind.model_fields)
+
+
 def test_every_value_is_explained() -> None:
     lines = FILE.read_text(encoding="utf-8").splitlines()
     values = [line for line in lines if ":" in line.partition("#")[0] and "#" in line]
