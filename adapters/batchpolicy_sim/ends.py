@@ -9,6 +9,7 @@ from batchpolicy.engine import EngineLimits
 from batchpolicy.requests import Status
 from batchpolicy_sim.batch import Batch
 from batchpolicy_sim.job import Job
+from batchpolicy_sim.semantics import Semantics
 
 _LEAST_TTL_S, _MOST_TTL_S = 1e-6, 1e9
 """A limit outside of these is none, as for the runner."""
@@ -21,7 +22,16 @@ class Ends:
     runner ends who is past its time and whose prompt alone is too large.
     """
 
-    def __init__(self, batch: Batch, limits: EngineLimits, ttl_s: float, *, native: bool) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        limits: EngineLimits,
+        ttl_s: float,
+        semantics: Semantics,
+        *,
+        native: bool,
+    ) -> None:
+        self._semantics = semantics
         self._batch = batch
         self._limits = limits
         self._ttl_s = ttl_s
@@ -60,7 +70,9 @@ class Ends:
         return found
 
     def _never_fits(self, job: Job) -> bool:
-        limits = self._limits
+        limits, told = self._limits, self._semantics.never_fits(job)
+        if told is not None:
+            return told
         pool = limits.kv_blocks * limits.kv_block_tokens
         if not self._native and job.prompt > pool:
             return False

@@ -12,7 +12,7 @@ from batchpolicy.errors import WorkloadError
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 from batchpolicy_sim.loop import Loop
-from batchpolicy_sim.refusals import refuse_what_cannot_run
+from batchpolicy_sim.refusals import refuse_limits, refuse_what_cannot_run
 
 
 class LightEngine(Engine):
@@ -44,6 +44,8 @@ class LightEngine(Engine):
     )
     semantics: ClassVar[str] = "vllm"
 
+    without: ClassVar[frozenset[str]] = frozenset()
+
     @property
     @override
     def version(self) -> str:
@@ -68,6 +70,7 @@ class LightEngine(Engine):
                 "light engine does not honour; leave it out."
             )
         refuse_what_cannot_run(workload, limits)
+        refuse_limits(limits, self.without, self.version)
         loop = Loop(workload, limits, cost, config, self.semantics)
         loop.run(max_steps, observer)
         driver = loop.driver
@@ -78,3 +81,32 @@ class LightEngine(Engine):
             loop.now_s,
             {name: count for name, count in counted.items() if count},
         )
+
+
+class LightSglang(LightEngine):
+    """The same with SGLang's steps: prefills before decodes, one prompt midway."""
+
+    name: ClassVar[str] = "light-sglang"
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {
+            "priority",
+            "preemption",
+            "chunk_budget",
+            "tenant_fairness",
+            "abort",
+            "backfill",
+            "queue_ttl",
+            "follow_ups",
+        }
+    )
+    semantics: ClassVar[str] = "sglang"
+    without: ClassVar[frozenset[str]] = frozenset(
+        {
+            "prefix_cache",
+            "watermark",
+            "long_prefill_token_threshold",
+            "max_loras",
+            "max_waiting",
+            "encoder_cache_tokens",
+        }
+    )

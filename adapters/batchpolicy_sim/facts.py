@@ -17,7 +17,7 @@ def facts_of(job: Job, defaults: RequestDefaults) -> RequestFacts:
     r = job.request
     return RequestFacts(
         prompt_tokens=job.prompt,
-        max_tokens=r.max_tokens,
+        max_tokens=job.most,
         priority=r.priority or defaults.default_priority,
         tenant=r.tenant,
         weight=_within(r.weight, 1e-6, 1e6, 1.0),

@@ -22,8 +22,8 @@ class Job:
     """
 
     __slots__ = (
-        "arrival_s", "blocks", "chain", "computed", "encoder", "gap_s", "held", "id",
-        "last_token_s", "lora", "offset", "out", "place", "pos", "preemptions", "priority",
+        "aborting", "arrival_s", "blocks", "chain", "computed", "encoder", "gap_s", "held", "id",
+        "last_token_s", "lora", "most", "offset", "out", "place", "pos", "preemptions", "priority",
         "prompt", "reached", "ready", "request", "since", "started", "state", "steady",
         "wanted",
     )  # fmt: skip
@@ -36,6 +36,8 @@ class Job:
         self.prompt = request.prompt_tokens
         self.wanted = min(request.output_tokens, request.max_tokens)
         """Tokens after which it ends."""
+        self.most = request.max_tokens
+        """Tokens that the engine allows it."""
         self.priority = request.priority
         self.lora = 0
         """Number of its adapter, 0 for none."""
@@ -44,6 +46,8 @@ class Job:
         self.state = WAITING
         self.ready = True
         self.started = False
+        self.aborting = False
+        """Its client has left, and the engine still computes its next token."""
         self.computed = 0
         """Tokens with KV."""
         self.out = 0

@@ -46,16 +46,19 @@ class Loop:
         self._outside = Outside(workload)
         order = "fcfs" if config is None else config.native_order()
         planned = PlannedQueue()
-        queue = planned if order is None else NativeQueue(order)
+        made = SEMANTICS[semantics]
+        queue = planned if order is None else NativeQueue(order, anew=made.requeues_last)
         self._batch = batch = Batch(limits, queue)
-        self._semantics = SEMANTICS[semantics](batch, limits, order == "priority")
+        self._semantics = made(batch, limits, order == "priority")
+        if config is not None and config.memory is not None:
+            self._semantics.looks_ahead = config.memory.look_ahead
         self.driver: Driver | None = None
         if config is not None and order is None:
             self.driver = Driver(
                 config, limits, batch, planned, self._semantics, lambda: self.now_s
             )
         ttl_s = math.inf if config is None or config.queue is None else config.queue.ttl_s
-        self._ends = Ends(batch, limits, ttl_s, native=self.driver is None)
+        self._ends = Ends(batch, limits, ttl_s, self._semantics, native=self.driver is None)
         self._full = FullQueue(batch, limits.max_waiting)
         self._texts = (
             Texts(workload.requests, limits.kv_block_tokens) if limits.prefix_cache else None
@@ -65,6 +68,8 @@ class Loop:
         """Nobody could start before somebody ends or arrives."""
         self._refused = False
         """A request was ended by the step before, without having run."""
+        self._leaving = 0
+        """Jobs whose clients have left, and that the engine has not let go."""
 
     def run(self, max_steps: int, observer: Observer | None) -> None:
         """Serve until every request has ended.
@@ -80,7 +85,7 @@ class Loop:
         jumps = observer is None and self.driver is None
         while books.open:
             self._enter()
-            if not batch.jobs:
+            if len(batch.jobs) == self._leaving:
                 if outside.more:
                     self.now_s = max(self.now_s, outside.next_arrival_s)
                     self._enter()
@@ -101,7 +106,7 @@ class Loop:
                     continue
             if not self._step(observer):
                 self._wait()
-        if not self._refused:
+        if self._semantics.closes and not self._refused:
             # One more step tells the workers of the last requests that ended.
             books.steps += 1
 
@@ -121,14 +126,25 @@ class Loop:
                         driver.ready(job)
             for request_id in outside.cancels(now_s):
                 leaving = batch.jobs.get(request_id)
-                if leaving is not None:
+                if leaving is None or leaving.aborting:
+                    continue
+                if self._semantics.cancel(leaving):
                     self._end(leaving, Status.ABORTED, now_s)
+                else:
+                    # What is still computed for it, its client never sees.
+                    self._leaving += 1
+                    self._ended(leaving, Status.ABORTED, now_s)
 
     def _arrived(self, job: Job) -> None:
         r = job.request
         if r.lora:
             job.lora = self._loras.setdefault(r.lora, len(self._loras) + 1)
         job.encoder = r.encoder_tokens
+        if not self._semantics.admits(job):
+            self.books.arrived(job)
+            self._ended(job, Status.REFUSED, self.now_s)
+            return
+        self._semantics.arrived(job)
         if self._texts is not None:
             job.chain = self._texts.chain(r)
         self.books.arrived(job)
@@ -167,6 +183,11 @@ class Loop:
         """Go through one step; tells whether anything went on."""
         batch, books, driver = self._batch, self.books, self.driver
         start_s = self.now_s
+        for job in self._semantics.begin():
+            batch.end(job)
+            self._leaving -= 1
+            if driver is not None:
+                driver.runner.finished(job.id, Status.ABORTED)
         refused = self._ends.take(start_s)
         for job, _ in refused:
             batch.end(job)
@@ -176,6 +197,10 @@ class Loop:
         if driver is not None:
             planned, by_plan = driver.before_step()
             refused += by_plan
+        late = self._semantics.refuses_late
+        if not late:
+            for job, status in refused:
+                self._ended(job, status, start_s)
         step = self._semantics.schedule()
         if driver is not None:
             driver.after_step(step)
@@ -183,6 +208,9 @@ class Loop:
         self._stuck = step.stuck
         self._refused = bool(refused) and not batch.jobs
         preempted = planned + [job.id for job in step.preempted]
+        if preempted and self._leaving:
+            # Of these no client hears any more.
+            preempted = [i for i in preempted if not batch.jobs[i].aborting]
         self._book_admissions(step, start_s)
         for job in self._full.refused():
             self._end(job, Status.REFUSED, start_s)
@@ -207,18 +235,21 @@ class Loop:
             )
         self.now_s = end_s
         # vLLM admits nobody in a step that preempts, so there may be nothing to compute.
-        went_on = bool(tokens or preempted)
+        went_on = bool(tokens or planned or step.preempted or (refused and not late))
         if tokens:
             ended, midway = self._results(step, end_s)
         else:
             ended, midway = [], []
-        if driver is not None:
+        if driver is not None and (tokens or self._semantics.closes):
             driver.results(step, end_s - start_s, ended, midway)
-        for job, status in refused:
+        for job, status in refused if late else ():
             self._ended(job, status, end_s)
         for job in ended:
             batch.emitted_last(job)
-            self._ended(job, Status.FINISHED, end_s)
+            if job.aborting:
+                self._leaving -= 1
+            else:
+                self._ended(job, Status.FINISHED, end_s)
         return went_on
 
     def _book_admissions(self, step: Step, now_s: float) -> None:
@@ -233,7 +264,7 @@ class Loop:
     def _results(self, step: Step, end_s: float) -> tuple[list[Job], list[str]]:
         """Jobs that emitted their last token, in the engine's order, and ids without a token."""
         batch, books = self._batch, self.books
-        decodes, running = batch.decodes, batch.running
+        decodes, running, joins = batch.decodes, batch.running, self._semantics.joins
         beat = decodes.beat
         decodes.advance(end_s)
         ended: list[Job] = decodes.ending.pop(beat, [])
@@ -247,13 +278,16 @@ class Loop:
         for job, n in step.worked:
             before = job.computed
             after = job.computed = before + n
-            if job.reached > before:
+            if job.reached > before and not job.aborting:
                 books.recomputed[job.place] += min(job.reached, after) - before
             if after < job.prompt + job.out:
                 midway.append(job.id)
                 continue
             running[job.id] = 1
             job.out += 1
+            if job.aborting:
+                ended.append(job)
+                continue
             if job.out == 1:
                 books.first_token_s[job.place] = end_s
             else:
@@ -263,8 +297,12 @@ class Loop:
                 self._stuck = False
             if job.out == job.wanted:
                 ended.append(job)
-            else:
+            elif joins:
                 decodes.join(job)
+        if not joins:
+            gone = set(map(id, ended))
+            batch.rest = [job for job in batch.rest if id(job) not in gone]
+            return ended, midway
         if midway or len(step.worked) < len(batch.rest):
             batch.rest = [job for job in batch.rest if not job.steady and job.out < job.wanted]
         else:

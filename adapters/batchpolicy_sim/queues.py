@@ -49,10 +49,14 @@ class WaitingQueue(ABC):
 
 
 class NativeQueue(WaitingQueue):
-    """An order of the engine's own: ``fcfs``, preempted jobs in front, or ``priority``."""
+    """An order of the engine's own: ``fcfs``, preempted jobs in front, or ``priority``.
 
-    def __init__(self, order: str) -> None:
+    With ``anew`` preempted jobs wait as if they had just come, and ties go by that.
+    """
+
+    def __init__(self, order: str, *, anew: bool = False) -> None:
         self._by_priority = order == "priority"
+        self._anew = anew
         self._heap: list[tuple[Any, Job]] = []
         self._keys: dict[str, Any] = {}
         """Keys of blocked jobs."""
@@ -66,6 +70,9 @@ class NativeQueue(WaitingQueue):
 
     @override
     def put_back(self, job: Job) -> None:
+        if self._anew:
+            self.add(job)
+            return
         self._first -= 1
         self._push(job, self._first)
 
@@ -103,7 +110,10 @@ class NativeQueue(WaitingQueue):
         self._skipped.clear()
 
     def _push(self, job: Job, place: int) -> None:
-        key = (job.priority, job.arrival_s, job.id) if self._by_priority else place
+        key: Any = place
+        if self._by_priority:
+            tie = (place,) if self._anew else (job.arrival_s, job.id)
+            key = (job.priority, *tie)
         if job.ready:
             heapq.heappush(self._heap, (key, job))
         else:

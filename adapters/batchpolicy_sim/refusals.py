@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import fields
+
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import WorkloadError
 from batchpolicy.workload import Workload
@@ -35,4 +38,23 @@ def refuse_what_cannot_run(workload: Workload, limits: EngineLimits) -> None:
         more = f"\n  ... and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise WorkloadError(
             f"workload {workload.name!r}: these requests can never run:\n{shown}{more}"
+        )
+
+
+def refuse_limits(limits: EngineLimits, without: Collection[str], engine: str) -> None:
+    """Refuse limits that an engine does not keep.
+
+    Raises
+    ------
+    WorkloadError
+        Naming all of them.
+    """
+    asked = [
+        field.name
+        for field in fields(limits)
+        if field.name in without and getattr(limits, field.name) != field.default
+    ]
+    if asked:
+        raise WorkloadError(
+            f"the engine {engine} keeps no limit {' and '.join(asked)}; leave it out."
         )

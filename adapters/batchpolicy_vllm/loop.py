@@ -12,22 +12,12 @@ import numpy as np
 
 from batchpolicy.engine import Observer, StepRecord
 from batchpolicy.errors import StepLimitReached, WorkloadError
+from batchpolicy.prompts import STOP, TOKEN
+from batchpolicy.replay import Books, Clock
 from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost, StepShape
 from batchpolicy_vllm import seams
-from batchpolicy_vllm.books import Books
-from batchpolicy_vllm.clients import STOP, TOKEN, Clients
-
-
-class Clock:
-    """Virtual seconds."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        """The time now."""
-        return self.now_s
+from batchpolicy_vllm.clients import Clients
 
 
 class _InFlight(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, cast
 
 from batchpolicy.errors import BatchPolicyError
-from batchpolicy_vllm.settings import VARIABLE, configured, tenant_keys
+from batchpolicy.metadata import VARIABLE, tenant_keys
+from batchpolicy_vllm.settings import configured
 
 logger = logging.getLogger(__name__)
 

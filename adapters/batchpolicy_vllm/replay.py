@@ -14,14 +14,14 @@ from batchpolicy.bench import Measurement, Progress
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import Engine, EngineLimits, Observer, Run
 from batchpolicy.errors import WorkloadError
+from batchpolicy.replay import Books, Clock
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 
 from batchpolicy_vllm import quiet as quiet  # isort: skip - before vLLM is imported
 from batchpolicy_vllm import overhead, seams
-from batchpolicy_vllm.books import Books
 from batchpolicy_vllm.front import front_of
-from batchpolicy_vllm.loop import Clock, Loop
+from batchpolicy_vllm.loop import Loop
 from batchpolicy_vllm.model import block_hasher, make_scheduler, vllm_config
 from batchpolicy_vllm.scheduler import scheduler_class
 

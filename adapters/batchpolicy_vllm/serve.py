@@ -16,9 +16,10 @@ from typing_extensions import override
 
 from batchpolicy.config import PolicyConfig, read_document
 from batchpolicy.errors import ConfigError
+from batchpolicy.metadata import VARIABLE, tenant_keys
 from batchpolicy.registry import lacks_package
 from batchpolicy.serve import Address, Launch, Launcher
-from batchpolicy_vllm.settings import KEY, VARIABLE, tenant_keys
+from batchpolicy_vllm.settings import KEY
 
 SCHEDULERS = ("batchpolicy_vllm.PolicyScheduler", "batchpolicy_vllm.scheduler.PolicyScheduler")
 MIDDLEWARES = ("batchpolicy_vllm.HeaderMiddleware", "batchpolicy_vllm.middleware.HeaderMiddleware")

@@ -76,6 +76,15 @@ class Batch:
         """Whether the oldest step in flight computes anything."""
         return bool(self._in_flight) and len(self._in_flight[0].slots) > 0
 
+    @property
+    def decoding(self) -> int:
+        """Rows past their prompt."""
+        return len(self._decoding.slots)
+
+    def is_midway(self, request_id: str) -> bool:
+        """A running request whose prompt is not done."""
+        return request_id in self._prompts
+
     def joined(self, request_id: str, slot: int) -> None:
         """A request has taken a seat."""
         self._prompts[request_id] = slot
@@ -102,12 +111,23 @@ class Batch:
         """The engine computes so many tokens of each request in this step."""
         chunks = [(i, slot, tokens[i]) for i, slot in self._prompts.items() if tokens.get(i)]
         decodes = len(self._decoding.slots)
+        if chunks and len(tokens) == len(chunks):
+            self._in_flight.append(self._with_chunks(chunks, alone=True))
+            return
         told = decodes + sum(count for _, _, count in chunks)
         if len(tokens) != decodes + len(chunks) or sum(tokens.values()) != told:
             self._schedule_each(tokens)
             return
         self._scheduled += 1
         self._in_flight.append(self._with_chunks(chunks) if chunks else self._decoding)
+
+    def scheduled_steadily(self, decodes: int) -> bool:
+        """The engine computes a token of each row past its prompt and nothing else, if so many."""
+        if decodes != len(self._decoding.slots):
+            return False
+        self._scheduled += 1
+        self._in_flight.append(self._decoding)
+        return True
 
     def produced_steadily(self, results: int, elapsed_s: float, now_s: float) -> bool:
         """Take results of one token each without a look at them, if that is what they are."""
@@ -174,8 +194,11 @@ class Batch:
         self._produced = 0
         self._elapsed_s = 0.0
 
-    def _with_chunks(self, chunks: list[tuple[str, int, int]]) -> _Step:
-        """The step of all decodes with these parts of prompts: id, slot and tokens of each."""
+    def _with_chunks(self, chunks: list[tuple[str, int, int]], *, alone: bool = False) -> _Step:
+        """The step of these parts of prompts, with all decodes or ``alone``.
+
+        Of each part: id, slot and tokens.
+        """
         self._compute(self._decoding.slots, self._scheduled)
         self._scheduled = 0
         prefill: list[int] = []
@@ -191,13 +214,14 @@ class Batch:
         slots = np.concatenate([before.slots, joined])
         seqs = np.concatenate([before.seqs, self._table.columns["seq"][joined]])
         outputs = np.concatenate([before.outputs, ends])
+        first = len(before.slots) if alone else 0
         step = _Step(
-            slots,
-            seqs,
-            np.concatenate([before.prefill, prefill]),
-            outputs,
+            slots[first:],
+            seqs[first:],
+            np.concatenate([before.prefill, prefill])[first:],
+            outputs[first:],
             self._table.next_seq,
-            len(before.slots) + sum(ends),
+            len(before.slots) - first + sum(ends),
         )
         if not all(ends):
             slots, seqs = slots[outputs > 0], seqs[outputs > 0]

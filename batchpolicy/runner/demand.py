@@ -29,8 +29,13 @@ def demand(
     block_tokens: int,
     decode_tokens: int,
     chunk: int | None,
+    grown: int | None = None,
 ) -> Demand:
-    """Demand of running ``rows`` in the next step under ``token_budget``."""
+    """Demand of running ``rows`` in the next step under ``token_budget``.
+
+    A decode takes ``decode_tokens`` of the budget, and KV for ``grown`` tokens: where it
+    has steps of its own, these come after the one that is planned. By default both are one.
+    """
     prefill = rows.prefill_tokens
     decoding = prefill == 0
     want = np.where(decoding, decode_tokens, prefill)
@@ -39,7 +44,8 @@ def demand(
     wanted = int(want.sum())
     tokens = want if wanted <= token_budget else _share(want, decoding, token_budget)
     computed = rows.computed_tokens
-    blocks = _blocks(computed + tokens, block_tokens) - _blocks(computed, block_tokens)
+    held = tokens if grown in (None, decode_tokens) else np.where(decoding, grown, tokens)
+    blocks = _blocks(computed + held, block_tokens) - _blocks(computed, block_tokens)
     return Demand(tokens, blocks, wanted)
 
 

@@ -81,6 +81,10 @@ class EventLog:
     def __bool__(self) -> bool:
         return bool(self._events or self._ended)
 
+    def follow(self, policy: Policy) -> None:
+        """Tell this policy from now on, which is of the same class."""
+        self._policy = policy
+
     def silence(self) -> None:
         """Deliver nothing from now on: a hook has failed."""
         self._events.clear()

@@ -28,16 +28,24 @@ class EngineFacts:
     """A prompt may be computed over several steps."""
     role: Role = "both"
     mixed: bool = True
+    """Prefills and decodes share a step, and its tokens; else a step is one or the other."""
     max_partial: int | None = None
     """Requests that may be mid-prefill; None for as many as run."""
     max_loras: int | None = None
     """Distinct LoRA adapters of the requests that may run at once; None for no limit."""
     decode_tokens: int = 1
     """Tokens that one decode is charged: 1 plus drafts."""
+    start_blocks: int = 0
+    """KV blocks beside those of its prompt that must be free for a request to start."""
     lag_steps: int = 0
     """Steps planned before their predecessors' results: 1 under async scheduling."""
     cost: StepCost | None = None
     capabilities: frozenset[str] = frozenset()
+
+    @property
+    def decode_budget_tokens(self) -> int:
+        """Tokens that a decode takes of a step's budget: none where it has steps of its own."""
+        return self.decode_tokens if self.mixed else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,8 @@ class Plan(NamedTuple):
     """Limits from now on, never above the engine's; None to leave them as they are."""
     wake_s: float = math.inf
     """When to plan anew though nothing has happened; only an engine that runs nothing need ask."""
+    decode: bool = False
+    """The step is for decodes: no prompt is computed, not even one that is midway."""
 
 
 class Probe(Protocol):

@@ -31,6 +31,10 @@ class Guard:
         self._logged = False
         self.suspended = False
 
+    def follow(self, policy: Policy) -> None:
+        """Ask this policy from now on."""
+        self._policy = policy
+
     def rank(self, waiting: Requests, step: Step) -> Ranking:
         """The policy's ranking, or that of arrival."""
         n = len(waiting)

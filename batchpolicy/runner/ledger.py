@@ -42,6 +42,7 @@ class Ledger:
         self.running = SlotSet()
         self.batch = Batch(self.table, self.events, self.running, engine.kv_block_tokens)
         self._block_tokens = engine.kv_block_tokens
+        self._start_blocks = engine.start_blocks
         self._weights = dict(policy.tenant_weights())
         self._forget = forget
         self._tenants = Codes(lambda tenants: forget(tenants, "tenant"))
@@ -97,7 +98,7 @@ class Ledger:
             queue_ttl_s=facts.queue_ttl_s,
             predicted_output_tokens=facts.predicted_output_tokens,
             ready=facts.ready,
-            need_kv_blocks=-(-facts.prompt_tokens // self._block_tokens),
+            need_kv_blocks=-(-facts.prompt_tokens // self._block_tokens) + self._start_blocks,
         )
         if facts.arrival_s is None:
             self._unstamped.append(slot)
@@ -225,7 +226,7 @@ class Ledger:
         """Blocks that a waiting row takes: those of its prompt and of what it has put out."""
         columns = self.table.columns
         tokens = columns["prompt_tokens"][slots] + columns["output_tokens"][slots]
-        columns["need_kv_blocks"][slots] = -(-tokens // self._block_tokens)
+        columns["need_kv_blocks"][slots] = -(-tokens // self._block_tokens) + self._start_blocks
 
     def _passes(self, slots: list[int]) -> None:
         """Rows are admitted for the first time, before those that came earlier and still wait."""

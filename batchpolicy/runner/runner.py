@@ -17,6 +17,7 @@ from batchpolicy.requests import QUANTILES, BoolArray, IntArray, Requests, Statu
 from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.certificate import Certificate
 from batchpolicy.runner.controller import LimitController
+from batchpolicy.runner.decode_turns import DecodeTurns
 from batchpolicy.runner.demand import Demand, demand
 from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
 from batchpolicy.runner.ends import Ends
@@ -29,6 +30,7 @@ from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.overdue import Overdue
 from batchpolicy.runner.peak import Peak
 from batchpolicy.runner.planner import SPARE_ROWS, Drawn, Left, Planner
+from batchpolicy.runner.retune import retuned
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class PolicyRunner:
         self._certificates = self._planner.overdue.certificates
         self._notes = self._planner.notes
         self._ledger.on_end = self._ended
+        self._turns = None if engine.mixed else DecodeTurns(limits.decode_gap_s)
         self._base = self._within(_limits_of(limits), self._ceilings)
         self._limits = self._base
         self._controller = (
@@ -129,6 +132,30 @@ class PolicyRunner:
         """When displacement was last tried in vain, in changes of the ledger, and until when."""
         self._held_at = self._held_until = -1
         """The same for admission, when all were held for want of KV to come."""
+
+    def retune(self, key: str, value: object) -> None:
+        """Another value for one number of the policy, from the next step on; its state stays.
+
+        Raises
+        ------
+        ConfigError
+            When it has no such number, or the value is none that it takes.
+        """
+        policy = retuned(self.policy, key, value)
+        self.policy = policy
+        self._guard.follow(policy)
+        self._ledger.events.follow(policy)
+
+    def relimit(self, limits: Limits) -> None:
+        """Other limits from the next step on, up to the engine's; None leaves one as it is."""
+        both = zip(limits, self._base, strict=True)
+        asked = Limits(*(old if new is None else new for new, old in both))
+        self._base = self._limits = self._within(asked, self._ceilings)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that hold now."""
+        return self._limits
 
     def arrived(self, request_id: str, facts: RequestFacts) -> None:
         """A request came; O(1), and a known id is ignored."""
@@ -209,6 +236,15 @@ class PolicyRunner:
         ]
         if self._asks_limits or self._controller is not None:
             self._ask_limits()
+        batch = self._ledger.batch
+        if self._turns is not None and self._turns.due(self._ledger.now_s, batch.decoding):
+            self.counters["decode_turns"] += 1
+            if refuse:
+                self.counters["refused"] += len(refuse)
+            if self._ledger.waiting:
+                self._notes.nobody(self._index, explain.TOKENS)
+            self._for_others = 0
+            return Plan(refuse=refuse, decode=True)
         if self._limits.max_running is not None and self._limits != self._ceilings:
             seats = self._limits.max_running - len(self._ledger.running)
             free_seats = min(free_seats, seats)
@@ -270,7 +306,7 @@ class PolicyRunner:
         ledger.batch.settle()
         if not (displace or tight or crowded):
             # All decode and blocks abound, so that a block for each is near enough.
-            budget = ceiling - engine.decode_tokens * len(running)
+            budget = ceiling - engine.decode_budget_tokens * len(running)
             blocks = free_kv_blocks - len(running)
             step = self._step(running, waiting, free_seats, max(budget, 0), max(blocks, 0))
             self._deliver(step)
@@ -365,7 +401,7 @@ class PolicyRunner:
         prompts = prefill > 0
         if not prompts.any():
             return False
-        decodes = self.engine.decode_tokens * int((~prompts).sum())
+        decodes = self.engine.decode_budget_tokens * int((~prompts).sum())
         # Not for those that cannot start for want of KV.
         fit = np.flatnonzero(np.cumsum(best.need_kv_blocks[:seats]) <= blocks)
         chunk = chunk_giving_way(
@@ -404,11 +440,28 @@ class PolicyRunner:
             self.preempted(preempted)
             if self._controller is not None and len(preempted) > self._for_others:
                 self._controller.short_of_blocks(len(self._ledger.running))
+        if self._turns is not None and tokens:
+            first = next(iter(tokens))
+            if first not in admitted and not self._ledger.batch.is_midway(first):
+                self._turns.taken(self._ledger.now_s)
         if admitted:
             self.counters["admitted"] += self._seat(admitted, tokens)
         self._ledger.batch.scheduled(tokens)
         if self._certificates is not None:
             self._certificates.runs(len(self._ledger.running))
+
+    def scheduled_steadily(self, decodes: int) -> bool:
+        """The engine scheduled one token of each row past its prompt and nothing else.
+
+        False if there are not so many such rows, and ``scheduled`` has to be told.
+        """
+        if not self._ledger.batch.scheduled_steadily(decodes):
+            return False
+        if self._turns is not None:
+            self._turns.taken(self._ledger.now_s)
+        if self._certificates is not None:
+            self._certificates.runs(len(self._ledger.running))
+        return True
 
     def preempted(self, ids: Sequence[str]) -> None:
         """Running requests lost their KV outside of a step; ``scheduled`` tells of others."""
@@ -532,7 +585,8 @@ class PolicyRunner:
             running,
             token_budget=token_budget,
             block_tokens=self.engine.kv_block_tokens,
-            decode_tokens=self.engine.decode_tokens,
+            decode_tokens=self.engine.decode_budget_tokens,
+            grown=self.engine.decode_tokens,
             chunk=self._planner.chunk,
         )
 
@@ -573,9 +627,9 @@ class PolicyRunner:
         )
         engine = self.engine
         block = engine.kv_block_tokens
-        least = engine.max_running * engine.decode_tokens
+        least = max(engine.max_running * engine.decode_budget_tokens, block)
         if rows is not None:
-            least = min(least, rows * engine.decode_tokens + block)
+            least = min(least, rows * engine.decode_budget_tokens + block)
         # A budget below the decodes would starve the tail of the running requests; one below a
         # prompt that has to go whole would hold it back for ever.
         least = least if engine.chunks else engine.max_token_budget

@@ -9,10 +9,10 @@ from typing import Any
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import EngineLimits
+from batchpolicy.replay import Clock
 from batchpolicy.requests import Requests
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_vllm import seams
-from batchpolicy_vllm.loop import Clock
 from batchpolicy_vllm.model import block_hasher, make_scheduler
 from batchpolicy_vllm.scheduler import scheduler_class
 from tests.support.vllm_replays import engine_config

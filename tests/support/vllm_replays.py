@@ -13,11 +13,11 @@ from typing import Any
 
 from batchpolicy.config import PolicyConfig, PolicySpec
 from batchpolicy.engine import EngineLimits, Run, StepRecord
+from batchpolicy.replay import Books, Clock
 from batchpolicy.step_cost import FormulaCost
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_vllm import seams
-from batchpolicy_vllm.books import Books
-from batchpolicy_vllm.loop import Clock, Loop
+from batchpolicy_vllm.loop import Loop
 from batchpolicy_vllm.model import block_hasher, make_scheduler, vllm_config
 from batchpolicy_vllm.scheduler import scheduler_class
 

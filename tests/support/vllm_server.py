@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+from tests.support.server_process import ServerProcess, free_port
 
 MODEL = "tiny"
-START_S = 240.0
-"""Longest that a start may take on a busy machine."""
 
 _ENVIRONMENT = {
     # Little memory, one thread, nothing sent and nothing fetched.
@@ -47,76 +40,16 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return kept | _ENVIRONMENT | dict(extra)
 
 
-class Server:
+class Server(ServerProcess):
     """One server, from its start to ``stop``; a context manager."""
 
     def __init__(self, model: Path, log: Path, *arguments: str, **extra: str) -> None:
-        self._log = log
-        self.url = f"http://127.0.0.1:{_free_port()}"
-        port = self.url.rpartition(":")[2]
+        port = str(free_port())
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(model), "--served-model-name", MODEL]
         command += ["--host", "127.0.0.1", "--port", port]
         for name, value in ENGINE_ARGUMENTS.items():
             option = f"--{name.replace('_', '-')}"
             command += [option] if value is True else [option, str(value)]
-        with log.open("wb") as out:
-            # A session of its own, so that its whole family can be ended by one id.
-            self._process = subprocess.Popen(
-                [*command, *arguments],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment(extra),
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        """What the server has printed so far."""
-        return self._log.read_text(encoding="utf-8", errors="replace")
-
-    def wait_until_ready(self) -> None:
-        """Return when the server answers; an error with its output if it does not."""
-        deadline_s = time.monotonic() + START_S
-        with httpx.Client(base_url=self.url, timeout=5.0) as client:
-            while self._process.poll() is None and time.monotonic() < deadline_s:
-                with contextlib.suppress(httpx.TransportError):
-                    if client.get("/health").status_code == 200:
-                        return
-                time.sleep(0.2)
-        raise AssertionError(f"the server did not start:\n{self.output[-6000:]}")
-
-    def wait_until_it_gives_up(self) -> int:
-        """Exit status of a server that must not start."""
-        return self._process.wait(START_S)
-
-    def stop(self) -> None:
-        """End the server and all that it started."""
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, how)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(20.0)
-        _wait_until_group_is_gone(self._process.pid)
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-
-def _wait_until_group_is_gone(group: int) -> None:
-    deadline_s = time.monotonic() + 20.0
-    while time.monotonic() < deadline_s:
-        try:
-            os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):
-            return
-        time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        url = f"http://127.0.0.1:{port}"
+        super().__init__([*command, *arguments], url, log, environment(extra))

@@ -19,9 +19,9 @@ from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.config import load_config
 from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.metadata import VARIABLE
 from batchpolicy.serve import Address, Launch
 from batchpolicy_vllm import serve as vllm_serve
-from batchpolicy_vllm.settings import VARIABLE
 
 HEAD = "apiVersion: batchpolicy/v1\nkind: Policy\n"
 SCHEDULER = ["--scheduler-cls", "batchpolicy_vllm.PolicyScheduler"]
@@ -169,7 +169,9 @@ def test_arguments_that_cannot_be_meant_are_told_in_one_line(
 def test_a_place_that_vllm_cannot_read_is_told_with_the_file(capsys: Capture) -> None:
     assert main(["serve", "--policy", "places.yaml", "--", "m"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("places.yaml: requests.tenant_from: vLLM cannot read 'header.x-tenant'")
+    assert err.startswith(
+        "places.yaml: requests.tenant_from: engines cannot read 'header.x-tenant'"
+    )
 
 
 def test_an_engine_that_is_unknown_or_missing_is_told_with_what_helps(

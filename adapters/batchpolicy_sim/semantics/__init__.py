@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from batchpolicy.engine import EngineLimits
-from batchpolicy_sim.batch import Batch
+from batchpolicy_sim.semantics.sglang import SglangSemantics
 from batchpolicy_sim.semantics.step import Semantics, Step
 from batchpolicy_sim.semantics.vllm import VllmSemantics
 
-__all__ = ["SEMANTICS", "Semantics", "Step", "VllmSemantics"]
+__all__ = ["SEMANTICS", "Semantics", "SglangSemantics", "Step", "VllmSemantics"]
 
-SEMANTICS: dict[str, Callable[[Batch, EngineLimits, bool], Semantics]] = {"vllm": VllmSemantics}
+SEMANTICS: dict[str, type[SglangSemantics] | type[VllmSemantics]] = {
+    "sglang": SglangSemantics,
+    "vllm": VllmSemantics,
+}
 """Makes the semantics of that name; the last argument: blocks come from the worst priority."""

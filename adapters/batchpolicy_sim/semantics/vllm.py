@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from batchpolicy.engine import EngineLimits
 from batchpolicy.policy import Limits
+from batchpolicy.runner import Plan
 from batchpolicy_sim.batch import Batch
 from batchpolicy_sim.job import Job
-from batchpolicy_sim.semantics.step import Step
+from batchpolicy_sim.semantics.step import KeepOrder, Semantics, Step
 
 
-class VllmSemantics:
+class VllmSemantics(Semantics):
     """Running requests first, in their order; then waiting ones until one does not fit.
 
     Short of blocks, the last running request loses its KV, or with ``by_priority`` the
@@ -29,12 +32,30 @@ class VllmSemantics:
         self._watermark = int(limits.watermark * (limits.kv_blocks + 1))
 
     @property
+    @override
     def kept_blocks(self) -> int:
-        """Free blocks that only running requests may take."""
         return self._watermark
 
+    @override
+    def free_blocks(self) -> int:
+        return self._batch.pool.free - self._watermark
+
+    @override
+    def free_seats(self) -> int:
+        return self.seats - len(self._batch.running)
+
+    @override
+    def follow(self, plan: Plan, keep_order: KeepOrder) -> list[Job]:
+        batch = self._batch
+        displaced = [batch.jobs[i] for i in plan.preempt]
+        for job in displaced:
+            batch.preempt(job)
+        if plan.reorder:
+            batch.reorder(keep_order(list(batch.running)))
+        return displaced
+
+    @override
     def set_limits(self, limits: Limits) -> None:
-        """Limits from the next step on; None leaves one as it is."""
         if limits.max_running is not None:
             self.seats = limits.max_running
         if limits.token_budget is not None:
@@ -42,8 +63,8 @@ class VllmSemantics:
         if limits.prefill_chunk is not None:
             self._threshold = limits.prefill_chunk
 
+    @override
     def schedule(self) -> Step:
-        """The next step."""
         batch = self._batch
         # A single request has nobody to starve.
         chunk = self._threshold if len(batch.running) + batch.waiting > 1 else 0

@@ -136,4 +136,4 @@ def test_a_server_whose_policy_file_names_an_unknown_place_does_not_start(
 ) -> None:
     server = servers["mistaken"]
     assert server.wait_until_it_gives_up() != 0
-    assert "requests.tenant_from: vLLM cannot read 'header.x-tenant'" in server.output
+    assert "requests.tenant_from: engines cannot read 'header.x-tenant'" in server.output

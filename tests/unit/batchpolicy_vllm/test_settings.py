@@ -6,7 +6,8 @@ import pytest
 
 from batchpolicy.config import RequestDefaults
 from batchpolicy.errors import ConfigError
-from batchpolicy_vllm.settings import configured, tenant_keys
+from batchpolicy.metadata import tenant_keys
+from batchpolicy_vllm.settings import configured
 
 pytestmark = pytest.mark.engine
 

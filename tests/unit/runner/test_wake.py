@@ -11,6 +11,7 @@ import pytest
 from batchpolicy.config import Bounds, Queue
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Ranking
+from batchpolicy.runner import Plan
 from tests.support.policies import Arrival, Patched
 from tests.support.rig import Rig
 
@@ -52,7 +53,7 @@ def test_while_somebody_runs_all_others_may_be_held_without_end() -> None:
     rig = Rig(Patched.over(Arrival(), rank=rank))
     rig.running("a")
     rig.arrive("b")
-    assert rig.plan() == ([], [], False, [], None, math.inf)
+    assert rig.plan() == Plan()
     assert not rig.counters["forced"]
 
 

@@ -18,7 +18,7 @@ from batchpolicy.cli import FAULT
 from batchpolicy.engine import Engine
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy_tuning import output
-from batchpolicy_tuning.conformance.comparison import LIGHT, Compare, Compared
+from batchpolicy_tuning.conformance.comparison import Compare, Compared, light_for
 from batchpolicy_tuning.conformance.problem import Problem
 from batchpolicy_tuning.conformance.report import document, lines
 from batchpolicy_tuning.conformance.workloads import random_problem
@@ -66,7 +66,7 @@ def conformance(
     processes = min(jobs or len(os.sched_getaffinity(0)), MOST_PROCESSES, len(problems))
     with interrupted_once():
         with Workers(functools.partial(registry.engine, engine), processes) as workers:
-            versions = [registry.engine(LIGHT).version, workers.one(_version)]
+            versions = [light_for(engine).version, workers.one(_version)]
             compared = _compared(workers, problems, quiet)
         if json is not None:
             output.write_json(document(compared, engine, versions, seed), json)

@@ -68,6 +68,8 @@ class Compare:
     def __call__(self, engine: Engine, /) -> Compared:
         """Serve it on both; where they differ, on a fresh engine too."""
         problem = self.make()
+        if problem.drawn:
+            problem = problem.without(engine.without | light_for(engine.name).without)
         found = _on(engine, problem)
         if found.difference is not None and _on(type(engine)(), problem).difference is None:
             said = [*found.difference.reasons, LEFT_OVER]
@@ -77,7 +79,7 @@ class Compare:
 
 def _on(engine: Engine, problem: Problem) -> Compared:
     theirs = _serve(engine, problem)
-    ours = _serve(registry.engine(LIGHT), problem)
+    ours = _serve(light_for(engine.name), problem)
     real = "the other light" if engine.name == LIGHT else engine.name
     left_out, difference = "", None
     if _refused(theirs):
@@ -99,6 +101,12 @@ def _on(engine: Engine, problem: Problem) -> Compared:
         difference,
         left_out,
     )
+
+
+def light_for(real: str) -> Engine:
+    """The light engine that has to be like a real one: ``light-NAME``, or ``light``."""
+    own = f"{LIGHT}-{real}"
+    return registry.engine(own if own in registry.names(registry.ENGINES) else LIGHT)
 
 
 def _serve(engine: Engine, problem: Problem) -> _Served:
@@ -158,7 +166,7 @@ def _difference(problem: Problem, ours: _Served, theirs: _Served, real: str) -> 
     found = list(_at_the_end(problem, mine, other, real))
     if found:
         return Difference("all steps are the same, and the end is not", found)
-    unwatched = registry.engine(LIGHT).replay(
+    unwatched = light_for(real).replay(
         problem.workload,
         problem.config,
         problem.limits,

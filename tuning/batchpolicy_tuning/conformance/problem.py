@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import EngineLimits
@@ -23,6 +25,19 @@ class Problem:
     limits: EngineLimits
     cost: StepCost
     max_steps: int = 1_000_000
+    drawn: bool = False
+    """It is random, so that what an engine lacks may be left out of it."""
+
+    def without(self, names: Collection[str]) -> Problem:
+        """The same with those limits as they are by default, and no request that needs them."""
+        limits: dict[str, Any] = {
+            f.name: f.default for f in fields(self.limits) if f.name in names
+        }
+        requests = self.workload.requests
+        if "max_loras" in names:
+            requests = tuple(replace(r, lora="") for r in requests)
+        workload = replace(self.workload, requests=requests)
+        return replace(self, limits=replace(self.limits, **limits), workload=workload)
 
     def itself(self) -> Problem:
         """The problem, where something that makes one is expected."""

@@ -29,6 +29,7 @@ def random_problem(seed: int) -> Problem:
         limits=limits,
         cost=COST,
         max_steps=MAX_STEPS,
+        drawn=True,
     )
 
 

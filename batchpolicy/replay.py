@@ -1,4 +1,4 @@
-"""What happened to each request of a replay."""
+"""The virtual clock of a replay, and what happened to each of its requests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ import numpy as np
 from batchpolicy.engine import Run
 from batchpolicy.requests import Status
 from batchpolicy.workload import Workload
+
+
+class Clock:
+    """Virtual seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        """The time now."""
+        return self.now_s
 
 
 class Books:

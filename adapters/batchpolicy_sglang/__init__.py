@@ -1,0 +1,1 @@
+"""batchpolicy in the real SGLang scheduler."""

@@ -1,0 +1,65 @@
+"""What a SGLang request says about itself, as facts for a policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, cast
+
+from batchpolicy.config import RequestDefaults
+from batchpolicy.metadata import RequestReader
+from batchpolicy.runner import RequestFacts
+from batchpolicy_sglang.settings import KEY
+
+_ROUTING_KEY = "routing_key"
+
+
+class Metadata:
+    """Reads ``priority``, the session, the LoRA adapter and ``custom_params["batchpolicy"]``.
+
+    ``low_first``: lower priorities are more urgent, as with SGLang's
+    ``--schedule-low-priority-values-first``; without it, higher ones are.
+
+    Raises
+    ------
+    ConfigError
+        When the policy file looks for the tenant in a place that no engine has.
+    """
+
+    def __init__(
+        self, defaults: RequestDefaults, counters: Counter[str], *, low_first: bool
+    ) -> None:
+        self._reader = RequestReader(defaults, counters)
+        self._low_first = low_first
+
+    def facts(self, req: Any, *, arrival_s: float | None, ready: bool = True) -> RequestFacts:
+        """Facts of a request that has just come; ``arrival_s`` only under a virtual clock."""
+        params = req.sampling_params
+        priority = req.priority
+        if priority is not None and not self._low_first:
+            priority = -priority
+        return self._reader.facts(
+            _given(req),
+            prompt_tokens=len(req.origin_input_ids),
+            max_tokens=max(params.max_new_tokens, 1),
+            priority=priority,
+            session=getattr(req, "session_id", None),
+            lora=req.lora_id or "",
+            arrival_s=arrival_s,
+            ready=ready,
+        )
+
+
+def _given(req: Any) -> object:
+    """What the client put under our key, and the routing key where it named a tenant by that."""
+    custom = getattr(req.sampling_params, "custom_params", None)
+    given: object = None
+    if isinstance(custom, Mapping):
+        given = cast("Mapping[str, object]", custom).get(KEY)
+    routing_key = getattr(req, _ROUTING_KEY, None)
+    if routing_key is None:
+        return given
+    said: Mapping[str, object] = {}
+    if isinstance(given, Mapping):
+        said = cast("Mapping[str, object]", given)
+    return {_ROUTING_KEY: routing_key, **said}

@@ -1,0 +1,1 @@
+"""Everything of SGLang that the adapter touches, and nothing else does."""

@@ -1,0 +1,67 @@
+"""A SGLang that is not what the adapter needs, or runs in a way it does not take."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from batchpolicy.errors import ConfigError, EngineUnavailable
+from batchpolicy_sglang import hooks
+from batchpolicy_sglang.seams import probes
+
+pytestmark = pytest.mark.engine
+
+
+def scheduler(**changed: Any) -> Any:
+    """What the adapter reads of a scheduler."""
+    given = dict.fromkeys(probes._ATTRIBUTES, None) | {
+        "schedule_policy": "fcfs",
+        "enable_priority_scheduling": False,
+    }
+    return SimpleNamespace(**(given | changed))
+
+
+def test_the_installed_release_has_all_that_is_hooked_and_called() -> None:
+    probes.check_classes()
+    probes.check_scheduler(scheduler(), several=True)
+    assert probes.passes_ticks()
+
+
+def test_all_options_that_are_in_the_way_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        probes.check_scheduler(
+            scheduler(schedule_policy="lpm", enable_priority_scheduling=True), several=False
+        )
+    assert "--schedule-policy is 'lpm', expected fcfs" in str(error.value)
+    assert "--enable-priority-scheduling orders and displaces by itself" in str(error.value)
+
+
+def test_what_is_missing_is_named_with_the_version() -> None:
+    one = scheduler()
+    del one.tree_cache
+    with pytest.raises(EngineUnavailable, match=r"it has no Scheduler\.tree_cache\..*0\.5\.11"):
+        probes.check_scheduler(one, several=False)
+
+
+def test_several_ranks_without_a_common_clock_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "passes_ticks", lambda: False)
+    with pytest.raises(ConfigError, match="--tp-size and --pp-size must be 1"):
+        probes.check_scheduler(scheduler(), several=True)
+
+
+def test_a_hook_that_was_not_taken_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Registry:
+        _patched: ClassVar[set[str]] = set()
+
+        def register(self, *_: Any) -> None:
+            pass
+
+        def apply_hooks(self) -> None:
+            pass
+
+    kinds = {"AFTER": 1, "BEFORE": 2}
+    monkeypatch.setattr(probes, "hook_registry", lambda: (Registry(), kinds))
+    with pytest.raises(EngineUnavailable, match=r"did not take the hook on .*init_sch"):
+        hooks.install()
