@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
-from batchpolicy.requests import Status
 from batchpolicy_sglang.driver import Driver
-from batchpolicy_sglang.seams import ends
-from batchpolicy_sglang.seams.adder import adder_class
+from batchpolicy_sglang.seams import batches, ends
+from batchpolicy_sglang.seams.adder import follow
 
 ATTRIBUTE = "_batchpolicy"
 """On a scheduler and on its requests: their driver."""
@@ -17,29 +17,28 @@ ATTRIBUTE = "_batchpolicy"
 def attach(scheduler: Any, driver: Driver) -> None:
     """Let a scheduler follow a driver from now on; nothing outside of it changes."""
     setattr(scheduler, ATTRIBUTE, driver)
-    for name, around in (
-        ("_should_defer_prefill", _defer),
-        ("_add_request_to_queue", _queue),
-        ("get_next_batch_to_run", _schedule),
-        ("process_batch_result", _results),
-        ("send_abort_output", _abort),
+    for thing, name, around in (
+        (scheduler, *_before_prefills(scheduler)),
+        (scheduler, "_add_request_to_queue", _queue),
+        (scheduler, "get_next_batch_to_run", _schedule),
+        (scheduler, "process_batch_result", _results),
+        (*ends.teller(scheduler), _abort),
+        (scheduler.policy, "calc_priority", _order),
     ):
-        setattr(scheduler, name, around(driver, getattr(scheduler, name)))
-    policy = scheduler.policy
-    policy.calc_priority = _order(driver, policy.calc_priority)
-    adders: dict[type, type] = {}
-    native = scheduler.get_prefill_adder_class
-
-    def get_prefill_adder_class() -> type:
-        base = native()
-        if base not in adders:
-            adders[base] = adder_class(base, driver)
-        return adders[base]
-
-    scheduler.get_prefill_adder_class = get_prefill_adder_class
+        setattr(thing, name, around(driver, getattr(thing, name)))
+    follow(scheduler, driver)
 
 
 Call = Callable[..., Any]
+
+
+def _before_prefills(scheduler: Any) -> tuple[str, Callable[[Driver, Call], Call]]:
+    """The call in which a step is planned, as it is settled who runs, and what goes around it."""
+    defer = getattr(scheduler, "_should_defer_prefill", None)
+    # Since 0.5.23 it is told who runs.
+    if defer is not None and "running_batch" in signature(defer).parameters:
+        return "_should_defer_prefill", _defer
+    return "get_new_batch_prefill", _prefill
 
 
 def _defer(driver: Driver, native: Call) -> Call:
@@ -49,6 +48,15 @@ def _defer(driver: Driver, native: Call) -> Call:
         return not driver.before_step(running_batch)
 
     return _should_defer_prefill
+
+
+def _prefill(driver: Driver, native: Call) -> Call:
+    def get_new_batch_prefill(running_batch: Any) -> Any:
+        if driver.before_step(running_batch):
+            return native(running_batch)
+        return batches.no_batch(running_batch)
+
+    return get_new_batch_prefill
 
 
 def _queue(driver: Driver, native: Call) -> Call:
@@ -80,11 +88,14 @@ def _results(driver: Driver, native: Call) -> Call:
 
 
 def _abort(driver: Driver, native: Call) -> Call:
-    def send_abort_output(message: Any, req: Any) -> None:
-        native(message, req)
-        driver.ended(req.rid, (ends.end_of(message) or (req.rid, Status.ABORTED))[1])
+    def send(message: Any, *args: Any, **kwargs: Any) -> Any:
+        found = native(message, *args, **kwargs)
+        told = ends.end_of(message)
+        if told is not None:
+            driver.ended(*told)
+        return found
 
-    return send_abort_output
+    return send
 
 
 def _order(driver: Driver, native: Call) -> Call:

@@ -76,6 +76,24 @@ def adder_class(base: Any, offers: Offers) -> Any:
     return type(f"Planned{base.__name__}", (base,), {m.__name__: m for m in methods})
 
 
+def follow(scheduler: Any, offers: Offers) -> None:
+    """Let a scheduler make adders that follow a plan."""
+    made: dict[Any, Any] = {}
+
+    def planned(base: Any) -> Any:
+        if base not in made:
+            made[base] = adder_class(base, offers)
+        return made[base]
+
+    native = getattr(scheduler, "get_prefill_adder_class", None)
+    if native is not None:
+        scheduler.get_prefill_adder_class = lambda: planned(native())
+        return
+    # Before 0.5.22 the class is a name in the scheduler's module, of which a process has one.
+    module = upstream.scheduler()
+    module.PrefillAdder = planned(module.PrefillAdder)
+
+
 def _fits_whole(adder: Any, req: Any) -> bool:
     left = adder.rem_chunk_tokens
     return left is None or bool(adder.ceil_paged_tokens(_to_compute(req)) <= left)

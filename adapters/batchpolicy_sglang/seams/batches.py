@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from batchpolicy_sglang.seams import upstream
+
 
 def schedule(scheduler: Any) -> Any:
     """The batch of the next step, None for none."""
@@ -87,6 +89,11 @@ def free_tokens(scheduler: Any) -> int:
     """KV of that many tokens is free, or only cached."""
     free = scheduler.token_to_kv_pool_allocator.available_size()
     return int(free + scheduler.tree_cache.evictable_size())
+
+
+def no_batch(running_batch: Any) -> Any:
+    """What a prefill pass gives that starts nobody."""
+    return upstream.schedule_batch().NextBatchPlan(batch_to_run=None, running_batch=running_batch)
 
 
 def must_prefill(scheduler: Any) -> bool:

@@ -49,6 +49,14 @@ def cancel(scheduler: Any, request_id: str, live: Iterable[str]) -> None:
             req.rid = req.rid[1:]
 
 
+def teller(scheduler: Any) -> tuple[Any, str]:
+    """What tells clients that SGLang has ended their requests: an object, and a method of it."""
+    if hasattr(scheduler, "send_abort_output"):
+        return scheduler, "send_abort_output"
+    # Before 0.5.23.
+    return scheduler.ipc_channels.send_to_tokenizer, "send_output"
+
+
 def refuse(scheduler: Any, req: Any, reason: str) -> None:
     """End a request that waits; its client gets status 503 and the reason."""
     scheduler.waiting_queue[:] = [r for r in scheduler.waiting_queue if r is not req]
@@ -60,11 +68,8 @@ def refuse(scheduler: Any, req: Any, reason: str) -> None:
         rid=req.rid,
         finished_reason={"type": "abort", "status_code": 503, "message": message},
     )
-    send = getattr(scheduler, "send_abort_output", None)
-    if send is not None:
-        send(told, req)
-    else:
-        scheduler.ipc_channels.send_to_tokenizer.send_output(told, req)
+    sender, name = teller(scheduler)
+    getattr(sender, name)(told, req)
 
 
 def preempt(scheduler: Any, running_batch: Any, rids: Iterable[str]) -> None:

@@ -34,14 +34,12 @@ class KvProbe:
             req = self._req_of(rid)
             tokens = len(req.origin_input_ids) + len(req.output_ids)
             hit = idle = 0
-            if not tree.disable:
-                match_of(req, tree)
+            match = upstream.match_kv_cache()
+            if match is not None and not tree.disable:
+                match(req, tree)
                 hit = min(int(req.prefix_len), tokens - 1) // page * page
-                free = int(tree.evictable_size())
-                lock = tree.lock(req.last_node)
                 # A hit that nobody holds is taken from the free pages like any other.
-                idle = free - int(tree.evictable_size())
-                tree.unlock(lock)
+                idle = _idle(tree, req.last_node, hit)
             hits.append(hit)
             needs.append(-(-(tokens - hit) // page) + -(-idle // page) + START_BLOCKS)
         return np.array(hits, dtype=np.int64), np.array(needs, dtype=np.int64)
@@ -57,17 +55,31 @@ class KvProbe:
             if req is None:
                 freed.append(-1)
                 continue
-            kept = int(tree.evictable_size())
-            tree.unlock(req.lock)
-            # What others hold too stays.
-            alone = int(tree.evictable_size()) - kept
-            if req.lock is not None:
-                req.lock = tree.lock(req.lock.node)
+            alone = _alone(tree, req)
             own = int(req.kv.kv_allocated_len) - int(req.kv.cache_protected_len)
             freed.append(-(-own // page) + alone // page)
         return np.array(freed, dtype=np.int64)
 
 
-def match_of(req: Any, tree: Any) -> None:
-    """Let a request know the longest prefix of it that is cached."""
-    upstream.cache_matching().match_kv_cache(req, tree)
+def _idle(tree: Any, node: Any, hit: int) -> int:
+    """Of a hit, tokens that nobody holds."""
+    if not hasattr(tree, "lock"):
+        # Before 0.5.22 it is not looked at: at worst the request is thought to need more.
+        return hit
+    free = int(tree.evictable_size())
+    lock = tree.lock(node)
+    idle = free - int(tree.evictable_size())
+    tree.unlock(lock)
+    return idle
+
+
+def _alone(tree: Any, req: Any) -> int:
+    """Of what a running request shares with the tree, tokens that no other request holds."""
+    lock = getattr(req, "lock", None)
+    if lock is None or not hasattr(tree, "lock"):
+        return 0
+    kept = int(tree.evictable_size())
+    tree.unlock(lock)
+    alone = int(tree.evictable_size()) - kept
+    req.lock = tree.lock(lock.node)
+    return alone

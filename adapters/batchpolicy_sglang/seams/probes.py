@@ -15,7 +15,7 @@ from typing import Any
 from batchpolicy.errors import ConfigError, EngineUnavailable
 from batchpolicy_sglang.seams import upstream
 
-SUPPORTED = "0.5.11 to 0.5.23"
+SUPPORTED = "0.5.20 to 0.5.23"
 
 _SCHEDULER = (
     "init_schedule_policy",
@@ -25,6 +25,7 @@ _SCHEDULER = (
     "get_new_batch_prefill",
     "process_batch_result",
     "abort_request",
+    "collect_inflight_reqs",
 )
 _ATTRIBUTES = (
     "policy",
@@ -42,6 +43,11 @@ _ATTRIBUTES = (
     "waiting_queue",
     "running_batch",
     "chunked_req",
+)
+_NAMES = (
+    "plugins.hook_registry.HookRegistry",
+    "runtime_context.get_parallel",
+    "managers.schedule_batch.NextBatchPlan",
 )
 _ADDER = ("add_one_req", "add_chunked_req", "_update_prefill_budget")
 
@@ -65,8 +71,7 @@ def check_classes() -> None:
     scheduler, adder = upstream.scheduler().Scheduler, upstream.schedule_policy().PrefillAdder
     missing = [f"Scheduler.{name}" for name in _missing(scheduler, _SCHEDULER)]
     missing += [f"PrefillAdder.{name}" for name in _missing(adder, _ADDER)]
-    if not is_there("sglang.srt.plugins.hook_registry.HookRegistry"):
-        missing.append("plugins.hook_registry.HookRegistry")
+    missing += [name for name in _NAMES if not is_there(f"sglang.srt.{name}")]
     _refuse_missing(missing)
 
 

@@ -20,6 +20,11 @@ def scheduler() -> Any:
     return _module("managers.scheduler")
 
 
+def schedule_batch() -> Any:
+    """``NextBatchPlan``."""
+    return _module("managers.schedule_batch")
+
+
 def schedule_policy() -> Any:
     """``PrefillAdder``, ``AddReqResult``."""
     return _module("managers.schedule_policy")
@@ -30,9 +35,10 @@ def io_struct() -> Any:
     return _module("managers.io_struct")
 
 
-def cache_matching() -> Any:
-    """``match_kv_cache``."""
-    return _module("mem_cache.common")
+@cache
+def match_kv_cache() -> Any:
+    """``match_kv_cache``; None before 0.5.22, where nobody asks for hits."""
+    return getattr(_module("mem_cache.common"), "match_kv_cache", None)
 
 
 def runtime_context() -> Any:
