@@ -96,7 +96,7 @@ def test_kv_is_reserved_for_what_is_expected_and_not_for_all_that_a_client_allow
     native, ours = serve(requests, limits), serve(requests, limits, BENEFIT)
     assert ours.run.end_s < 0.5 * native.run.end_s
     # The parts of pages that nobody fills are not reckoned with.
-    assert ours.run.preemptions.sum() <= 0.1 * len(requests)
+    assert ours.run.preemptions.sum() <= 0.15 * len(requests)
     unseeing = BENEFIT.model_copy(update={"memory": Memory(look_ahead=False)})
     as_sglang = serve(requests, limits, unseeing)
     assert as_sglang.run.end_s > 0.8 * native.run.end_s, "then SGLang's own reservation stays"
@@ -132,7 +132,7 @@ def test_answers_go_on_under_a_stream_of_prompts() -> None:
     assert ours.run.counters["decode_turns"] > 3
 
 
-@pytest.mark.parametrize("call", ["arrived", "plan", "scheduled", "produced"])
+@pytest.mark.parametrize("call", ["arrived", "plan", "scheduled", "produced_steadily"])
 def test_after_a_fault_requests_start_in_order_of_arrival(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
