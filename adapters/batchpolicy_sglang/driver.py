@@ -84,6 +84,8 @@ class Driver:
         self._offered: list[Any] | None = None
         """All that SGLang's queue holds for the length of a pass."""
         self._one_token_each = scheduler.spec_algorithm.is_none()
+        self._lags = several or bool(scheduler.enable_overlap)
+        """A step is scheduled before it is known who ended in the one before."""
         self._first: dict[str, None] = {}
         """Health checks, and requests that SGLang has given up: a token each, at once."""
         self._seated: set[str] = set()
@@ -231,8 +233,11 @@ class Driver:
 
         None where each will have one more.
         """
+        steady = self._one_token_each and batch.forward_mode.is_decode()
+        if steady and not self._lags:
+            return batch.reqs, None
         live = batches.live(batch)
-        if self._one_token_each and batch.forward_mode.is_decode():
+        if steady:
             return live, None
         return live, [len(req.output_ids) for req in live]
 
