@@ -35,6 +35,7 @@ from batchpolicy.runner.retune import retuned
 logger = logging.getLogger(__name__)
 
 _NOTHING = Plan()
+_DECODES = Plan(decode=True)
 HELD_STEPS = 16
 """Steps without a change in which admission is not tried again after all were held for KV."""
 VAIN_STEPS = 8
@@ -236,23 +237,17 @@ class PolicyRunner:
         ]
         if self._asks_limits or self._controller is not None:
             self._ask_limits()
-        batch = self._ledger.batch
-        if self._turns is not None and self._turns.due(self._ledger.now_s, batch.decoding):
-            self.counters["decode_turns"] += 1
-            if refuse:
-                self.counters["refused"] += len(refuse)
-            if self._ledger.waiting:
-                self._notes.nobody(self._index, explain.TOKENS)
-            self._for_others = 0
-            return Plan(refuse=refuse, decode=True)
         if self._limits.max_running is not None and self._limits != self._ceilings:
             seats = self._limits.max_running - len(self._ledger.running)
             free_seats = min(free_seats, seats)
         self._planner.chunk = self._limits.prefill_chunk
-        plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
+        if self._is_for_decodes():
+            plan = _DECODES
+        else:
+            plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
         if self._notes.step != self._index and self._ledger.waiting:
-            short = explain.TOKENS if free_seats > 0 else explain.SEATS
-            if self._held():
+            short = explain.TOKENS if free_seats > 0 or plan.decode else explain.SEATS
+            if self._held() and not plan.decode:
                 short = explain.KV_LATER
             self._notes.nobody(self._index, explain.KV if plan.preempt else short)
         for request_id, _ in plan.refuse:
@@ -278,6 +273,14 @@ class PolicyRunner:
             if wake_s < plan.wake_s:
                 plan = plan._replace(wake_s=wake_s)
         return plan
+
+    def _is_for_decodes(self) -> bool:
+        """Prompts have held up running answers for long enough, where steps hold either."""
+        now_s, decodes = self._ledger.now_s, self._ledger.batch.decoding
+        if self._turns is None or not self._turns.due(now_s, decodes):
+            return False
+        self.counters["decode_turns"] += 1
+        return True
 
     def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
         ledger, engine = self._ledger, self.engine
