@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from batchpolicy.errors import EngineUnavailable
+from batchpolicy.registry import lacks_package
 
 REPLAYS = "0.5.22 or 0.5.23"
 
@@ -27,7 +28,8 @@ except ModuleNotFoundError as missing:
             f"the installed SGLang has no {missing.name}, which a replay needs: it takes SGLang "
             f"{REPLAYS}."
         ) from missing
-    raise
+    package = (missing.name or "sglang").partition(".")[0]
+    raise lacks_package("sglang", package) from missing
 
 try:
     sglang_version = version("sglang")
