@@ -26,6 +26,10 @@ queue: {max_waiting: 6}
 """
 
 
+SPACED = 150
+"""Tokens of answers whose order counts: enough for the order to survive the way here."""
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
@@ -66,15 +70,15 @@ def state(client: httpx.Client) -> dict[str, Any]:
     return found
 
 
-def wait_for(client: httpx.Client, queue: int) -> None:
-    """Until so many requests wait."""
+def wait_for(client: httpx.Client, metric: str, least: int) -> None:
+    """Until SGLang says that there are so many."""
     deadline_s = time.monotonic() + 60.0
     while time.monotonic() < deadline_s:
         for line in client.get("/metrics").text.splitlines():
-            if line.startswith("sglang:num_queue_reqs{") and float(line.split()[-1]) >= queue:
+            if line.startswith(f"sglang:{metric}{{") and float(line.split()[-1]) >= least:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"{queue} requests never waited")
+    raise AssertionError(f"{metric} never was {least}")
 
 
 def test_the_policy_decides_who_starts_and_refuses_whom_the_queue_has_no_place_for(
@@ -88,19 +92,21 @@ def test_the_policy_decides_who_starts_and_refuses_whom_the_queue_has_no_place_f
         ended.append(rid)
 
     with ThreadPoolExecutor(10) as pool:
-        jobs: list[Future[None]] = [pool.submit(one, "blocker", 1500)]
-        time.sleep(0.5)
+        jobs: list[Future[None]] = [pool.submit(one, "blocker", 4000)]
+        wait_for(client, "num_running_reqs", 1)
         # SGLang's own direction: higher is more urgent.
         for i in range(6):
-            jobs.append(pool.submit(one, f"r{i}", 4, priority=i))
-            time.sleep(0.05)
+            jobs.append(pool.submit(one, f"r{i}", SPACED, priority=i))
+        wait_for(client, "num_queue_reqs", 6)
         jobs.append(pool.submit(one, "least", 4, priority=-9))
         for job in jobs:
             job.result()
     assert ended == ["least", "blocker", "r5", "r4", "r3", "r2", "r1", "r0"]
     assert answers["least"].status_code == 503
     assert "batchpolicy: refused: 6 may wait" in answers["least"].text
-    assert all(answers[f"r{i}"].json()["meta_info"]["completion_tokens"] == 4 for i in range(6))
+    assert all(
+        answers[f"r{i}"].json()["meta_info"]["completion_tokens"] == SPACED for i in range(6)
+    )
 
 
 def test_hostile_metadata_is_counted_and_the_request_served(client: httpx.Client) -> None:
