@@ -57,8 +57,9 @@ class Driver:
                 max_partial=1,
                 start_blocks=START_BLOCKS,
                 lag_steps=int(bool(scheduler.enable_overlap)),
-                capabilities=frozenset({"prefix", "preempt"})
-                | (frozenset() if arrival_s_of is None else frozenset({"truth"})),
+                capabilities=frozenset(
+                    ("prefix", "preempt", *(() if arrival_s_of is None else ("truth",)))
+                ),
             ),
             self._probe,
         )
