@@ -142,7 +142,7 @@ demo: .venv-vllm ## compare fcfs, priority and benefit on vLLM's own scheduler, 
 # --- checks ---------------------------------------------------------------------------------
 
 .PHONY: test
-test: lint types test-core test-vllm test-sglang ## all checks, in all environments
+test: lint types test-core test-vllm ## all checks but those on SGLang: `make test-sglang`
 	@echo '== all checks passed'
 
 .PHONY: lint
@@ -152,7 +152,7 @@ lint: .venv ## ruff and the import contracts
 	$(core)/lint-imports
 
 .PHONY: types
-types: types-core types-vllm types-sglang ## mypy and pyright, strict
+types: types-core types-vllm ## mypy and pyright, strict
 
 .PHONY: types-core
 types-core: .venv ## ... of core, tuning and examples
@@ -178,7 +178,7 @@ test-vllm: .venv-vllm ## tests on the real vLLM: scheduler, replay, server
 	$(vllm_env) $(vllm)/python -m pytest -m engine --durations=5 $(PYTEST)
 
 .PHONY: test-sglang
-test-sglang: .venv-sglang ## tests on the real SGLang: scheduler, replay, server, two ranks
+test-sglang: .venv-sglang types-sglang ## tests on the real SGLang: scheduler, replay, server, two ranks
 	$(sglang_env) $(sglang)/python -m pytest tests/e2e/sglang tests/unit/batchpolicy_sglang \
 	    --durations=5 $(PYTEST)
 
