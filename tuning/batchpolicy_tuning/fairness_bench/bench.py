@@ -171,8 +171,8 @@ def _why_slower(ours: Sequence[Figures], vtc: Sequence[Figures]) -> str:
 def _why_wider(gap: _Ratio, ours: Sequence[Figures]) -> str:
     return (
         f"{gap.over - gap.under:,.0f} weighted tokens wider, "
-        f"{(gap.over - gap.under) / ours[0].bound:.1%} of the bound: the shortest are "
-        "picked by predictions, and those that were too low put out more than they were charged."
+        f"{(gap.over - gap.under) / ours[0].bound:.1%} of the bound: of what runs a part is "
+        "charged by predictions, which err."
     )
 
 
