@@ -63,7 +63,7 @@ def compare(
     ],
     load: Annotated[
         str, typer.Option(metavar="L[,L...]", help="Load as a fraction of what fcfs sustains.")
-    ],
+    ] = "0.9",
     engine: Annotated[
         str | None, typer.Option(help="Engine to replay on; by default the one installed.")
     ] = None,

@@ -16,7 +16,7 @@ from batchpolicy_tuning import cli, output
 ROOT = Path(__file__).parents[3]
 ENGINES = "tests.support.serial_engine"
 SMALL = (
-    *("--engine", f"{ENGINES}:SerialEngine", "--workload", "chat-and-batch", "--load", "0.9"),
+    *("--engine", f"{ENGINES}:SerialEngine", "--workload", "chat-and-batch"),
     *("--requests", "40", "--pairs", "8", "--jobs", "1", "--max-num-seqs", "1"),
 )
 
