@@ -120,12 +120,12 @@ class Memory(Component):
     look_ahead: bool = True
     """Start a request only if what runs is expected to fit to its end: by predictions, else by
     the lengths of earlier answers; false for vLLM's way, where it need only fit now."""
-    quantile: Annotated[float, Field(ge=0.5, lt=1.0)] = 0.975
+    quantile: Annotated[float, Field(ge=0.5, lt=1.0)] = 0.9
     """Chance with which the KV is to suffice at any time to come; where the safety starts."""
     max_preemption_rate: Annotated[float, Field(gt=0.0, lt=1.0)] | None = 0.01
     """Part of the answers that may lose their KV to a shortage on the way: the safety is moved
     until just so many do; none to leave it where ``quantile`` puts it."""
-    first_guess_tokens: PositiveInt = 4096
+    first_guess_tokens: PositiveInt = 1024
     """Before answers were seen, those of a quarter of this and more, up to all of it, are
     thought equally likely, as far as ``max_tokens`` allows."""
 

@@ -32,6 +32,7 @@ class Driver:
         self._scheduler = scheduler
         self._virtual = virtual
         threshold = int(scheduler.scheduler_config.long_prefill_token_threshold)
+        able = {"prefix", "preempt", "mixed", *(("truth",) if virtual else ())}
         self.runner = PolicyRunner(
             config,
             EngineFacts(
@@ -45,8 +46,7 @@ class Driver:
                 max_loras=seams.max_loras(scheduler),
                 decode_tokens=1 + int(scheduler.num_spec_tokens),
                 lag_steps=int(bool(scheduler.scheduler_config.async_scheduling)),
-                capabilities=frozenset({"prefix", "preempt", "mixed"})
-                | (frozenset({"truth"}) if virtual else frozenset()),
+                capabilities=frozenset(able),
             ),
             seams.KvProbe(scheduler),
         )
