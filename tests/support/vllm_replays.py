@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchpolicy.config import PolicyConfig, PolicySpec
+from batchpolicy.config import Memory, PolicyConfig, PolicySpec
 from batchpolicy.engine import EngineLimits, Run, StepRecord
 from batchpolicy.replay import Books, Clock
 from batchpolicy.step_cost import FormulaCost
@@ -72,6 +72,8 @@ STRICT_PRIORITY = PolicyConfig(
     policy=PolicySpec(name="priority", params={"ageing_s": "inf"}), preempt="never"
 )
 BENEFIT = PolicyConfig(policy=PolicySpec(name="benefit"))
+GREEDY = BENEFIT.model_copy(update={"memory": Memory(look_ahead=False)})
+"""The same with admission as long as blocks are free, so that they run out."""
 
 
 def seeds(most: int, first: int = 0) -> range:

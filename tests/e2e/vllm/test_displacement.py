@@ -9,7 +9,7 @@ import pytest
 from batchpolicy.engine import EngineLimits
 from batchpolicy_vllm import seams
 from tests.support.vllm_bench import Bench, answer, assert_columns_true, own_tokens
-from tests.support.vllm_replays import BENEFIT, assert_no_fault
+from tests.support.vllm_replays import GREEDY, assert_no_fault
 
 pytestmark = pytest.mark.engine
 
@@ -33,7 +33,7 @@ def finish(bench: Bench) -> None:
 
 
 def test_an_urgent_request_gets_a_seat_in_the_next_step_for_exactly_one_victim() -> None:
-    bench = Bench(SEATS, BENEFIT)
+    bench = Bench(SEATS, GREEDY)
     for i in range(4):
         bench.add(f"low{i}", prompt=64, output=60, priority=10)
     bench.step(5)
@@ -52,7 +52,7 @@ def test_an_urgent_request_gets_a_seat_in_the_next_step_for_exactly_one_victim()
 
 
 def test_equals_and_the_less_urgent_never_displace() -> None:
-    bench = Bench(SEATS, BENEFIT)
+    bench = Bench(SEATS, GREEDY)
     for i in range(4):
         bench.add(f"low{i}", prompt=64, output=40, priority=5)
     bench.step(3)
@@ -63,7 +63,7 @@ def test_equals_and_the_less_urgent_never_displace() -> None:
 
 
 def test_blocks_for_an_urgent_request_come_from_as_few_victims_as_will_do() -> None:
-    bench = Bench(BLOCKS, BENEFIT)
+    bench = Bench(BLOCKS, GREEDY)
     for i in range(8):
         bench.add(f"low{i}", prompt=440, output=70, priority=10)
     # Seven steps of 512 tokens for 8 prompts of 440; then all decode, with 29 blocks each
@@ -80,7 +80,7 @@ def test_blocks_for_an_urgent_request_come_from_as_few_victims_as_will_do() -> N
 
 
 def test_nobody_is_displaced_when_even_all_of_them_would_free_too_little() -> None:
-    bench = Bench(replace(BLOCKS, kv_blocks=80), BENEFIT)
+    bench = Bench(replace(BLOCKS, kv_blocks=80), GREEDY)
     bench.add("holder", prompt=600, output=40, priority=0)
     bench.step(2)
     bench.add("low", prompt=64, output=40, priority=10)
@@ -95,7 +95,7 @@ def test_nobody_is_displaced_when_even_all_of_them_would_free_too_little() -> No
 
 def test_a_victim_frees_only_what_it_shares_with_nobody() -> None:
     # 8 blocks of prefix for all, and of their own 2, 2 and 1: 13 of 20 are held.
-    bench = Bench(replace(BLOCKS, kv_blocks=20, prefix_cache=True), BENEFIT)
+    bench = Bench(replace(BLOCKS, kv_blocks=20, prefix_cache=True), GREEDY)
     prefix = own_tokens(500, 128)
     for i in range(2):
         bench.add(f"low{i}", prompt=[*prefix, *own_tokens(i, 20)], output=8, priority=10)
@@ -111,7 +111,7 @@ def test_a_victim_frees_only_what_it_shares_with_nobody() -> None:
 
 
 def test_an_urgent_request_whose_prefix_is_held_already_displaces_nobody() -> None:
-    bench = Bench(replace(BLOCKS, kv_blocks=20, prefix_cache=True), BENEFIT)
+    bench = Bench(replace(BLOCKS, kv_blocks=20, prefix_cache=True), GREEDY)
     prefix = own_tokens(500, 128)
     bench.add("low0", prompt=[*prefix, *own_tokens(0, 20)], output=30, priority=10)
     bench.step()
@@ -126,7 +126,7 @@ def test_an_urgent_request_whose_prefix_is_held_already_displaces_nobody() -> No
 
 
 def test_a_displaced_request_finds_its_blocks_in_the_prefix_cache() -> None:
-    bench = Bench(replace(SEATS, max_num_seqs=1, prefix_cache=True), BENEFIT)
+    bench = Bench(replace(SEATS, max_num_seqs=1, prefix_cache=True), GREEDY)
     bench.add("low", prompt=100, output=30, priority=10)
     bench.step(10)
     bench.add("urgent", prompt=16, output=2, priority=0)
@@ -137,7 +137,7 @@ def test_a_displaced_request_finds_its_blocks_in_the_prefix_cache() -> None:
 
 
 def test_when_running_requests_grow_out_of_the_pool_the_least_urgent_goes_first() -> None:
-    bench = Bench(replace(BLOCKS, kv_blocks=12), BENEFIT)
+    bench = Bench(replace(BLOCKS, kv_blocks=12), GREEDY)
     bench.add("low", prompt=60, output=60, priority=10)
     bench.add("high", prompt=60, output=60, priority=0)
     bench.add("middle", prompt=60, output=60, priority=5)
@@ -150,7 +150,7 @@ def test_when_running_requests_grow_out_of_the_pool_the_least_urgent_goes_first(
 def test_the_watermark_is_for_admission_and_takes_no_seat_from_who_runs() -> None:
     # 22 of 24 blocks at the end, with 4 to be kept free for running requests.
     limits = replace(BLOCKS, kv_blocks=24)
-    bench = Bench(limits, BENEFIT)
+    bench = Bench(limits, GREEDY)
     bench.scheduler.kv_cache_manager.watermark_blocks = 4
     bench.add("large", prompt=330, output=20)
     bench.step(3)
@@ -160,7 +160,7 @@ def test_the_watermark_is_for_admission_and_takes_no_seat_from_who_runs() -> Non
 
 
 def test_with_steps_in_flight_tokens_under_way_reach_the_displaced_request_once() -> None:
-    bench = Bench(replace(SEATS, max_num_seqs=1), BENEFIT, base=seams.AsyncScheduler, in_flight=2)
+    bench = Bench(replace(SEATS, max_num_seqs=1), GREEDY, base=seams.AsyncScheduler, in_flight=2)
     bench.add("low", prompt=20, output=30, priority=10)
     bench.step(6)
     before = len(bench.answers["low"])
@@ -175,7 +175,7 @@ def test_with_steps_in_flight_tokens_under_way_reach_the_displaced_request_once(
 
 
 def test_a_request_that_ends_with_its_token_in_flight_while_displaced_stays_ended() -> None:
-    bench = Bench(replace(SEATS, max_num_seqs=1), BENEFIT, base=seams.AsyncScheduler, in_flight=2)
+    bench = Bench(replace(SEATS, max_num_seqs=1), GREEDY, base=seams.AsyncScheduler, in_flight=2)
     bench.add("low", prompt=20, output=6, max_tokens=40, priority=10)
     bench.step(6)
     # Its sixth and last token is in flight; vLLM cannot know that it is the last.

@@ -11,6 +11,7 @@ from tests.support.vllm_bench import Bench, assert_served, play
 from tests.support.vllm_replays import (
     BENEFIT,
     EVERY_LIMITS,
+    GREEDY,
     assert_no_fault,
     random_workload,
     seeds,
@@ -23,7 +24,8 @@ SEEDS = seeds(60, 100)
 
 def played(seed: int, base: type, in_flight: int) -> Bench:
     limits = EVERY_LIMITS[seed % len(EVERY_LIMITS)]
-    bench = Bench(limits, BENEFIT, base=base, in_flight=in_flight)
+    config = GREEDY if seed % 2 else BENEFIT
+    bench = Bench(limits, config, base=base, in_flight=in_flight)
     workload = random_workload(seed)
     # Between two looks, the runner may only count the steps in which all goes on as before.
     play(bench, workload, look_every=1 + seed % 7)
@@ -47,4 +49,4 @@ def test_every_answer_is_whole_the_columns_stay_true_and_nothing_fails(
         counted.update(bench.counters)
     # The traffic is of a kind that displaces for classes and for want of blocks.
     assert counted["displaced"] > 0.8 * len(SEEDS)
-    assert counted["preempted"] > counted["displaced"] + 0.8 * len(SEEDS)
+    assert counted["preempted"] > counted["displaced"] + 0.4 * len(SEEDS)
