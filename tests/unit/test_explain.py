@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from batchpolicy.config import Bounds, LimitSettings
+from batchpolicy.config import Bounds, LimitSettings, Memory
 from batchpolicy.explain import MAX_ENDED, MAX_NOTES
 from batchpolicy.policy import Step
 from batchpolicy.requests import Requests, Status
@@ -82,7 +82,8 @@ def test_kv_now_and_kv_later_are_told_apart_and_who_waits_behind_has_a_rank() ->
     rig.runner.scheduled({}, {}, [])
     assert last_cause(rig, "large") == "kv"
     assert last_cause(rig, "small") == "rank: 1 before it"
-    rig = Rig(Arrival(), total_kv_blocks=20, parts={"bounds": Bounds(max_bypass_s=0.0)})
+    ahead = {"bounds": Bounds(max_bypass_s=0.0), "memory": Memory()}
+    rig = Rig(Arrival(), total_kv_blocks=20, parts=ahead)
     rig.running("x", prompt=50, predicted_output_tokens=100.0)
     rig.arrive("later", prompt=60, predicted_output_tokens=50.0)
     rig.plan(blocks=14)
