@@ -6,7 +6,7 @@ import numpy as np
 
 from batchpolicy.picking import within
 from batchpolicy.policy import Ranking, Step
-from batchpolicy.requests import FloatArray, IntArray, Requests
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.runner.order import Rows
 from batchpolicy.terms import Fairness
 
@@ -37,7 +37,8 @@ def hold_to_corridor(
     tokens
         Width of the corridor, in weighted tokens.
     in_class
-        Hold nobody back for requests of a worse priority.
+        Hold nobody back for requests of a worse priority, nor where no second tenant has any
+        as urgent.
     """
     tenant = waiting.tenant
     if not len(tenant) or (tenant == tenant[0]).all():
@@ -52,6 +53,7 @@ def hold_to_corridor(
         least = np.full(levels, np.inf)
         np.minimum.at(least, level, counted)
         room: FloatArray = np.minimum.accumulate(least)[level]
+        room[_alone(level, levels, tenant, could_start)] = np.inf
     else:
         room = np.full(len(served), counted.min())
     room += tokens
@@ -62,6 +64,22 @@ def hold_to_corridor(
 
     allowed = within(ranking._replace(admissible=could_start), tenant, room, charge, step)
     return ranking._replace(admissible=allowed)
+
+
+def _alone(
+    level: IntArray, levels: int, tenant: IntArray, could_start: BoolArray | None
+) -> BoolArray:
+    """Rows at whose level, or a better one, no second tenant could start."""
+    if could_start is not None:
+        level, tenant, every = level[could_start], tenant[could_start], level
+    else:
+        every = level
+    most = np.iinfo(np.int64).max
+    first, last = np.full(levels, most), np.full(levels, -most)
+    np.minimum.at(first, level, tenant)
+    np.maximum.at(last, level, tenant)
+    alone: BoolArray = np.minimum.accumulate(first) >= np.maximum.accumulate(last)
+    return alone[every]
 
 
 def _levels(priority: IntArray) -> tuple[IntArray, int]:

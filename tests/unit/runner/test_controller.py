@@ -88,7 +88,7 @@ def test_after_a_jump_of_the_load_steps_are_right_again_soon(plant: Plant, more:
     plant.run(150)
     plant.end_decodes(list(plant.decoding)[more:])
     plant.add_decodes(1)
-    plant.run(30)
+    plant.run(60)
     target_s = plant.target_s
     block_s = BLOCK * cast(FormulaCost, plant.cost).token_s
     for prefill, seconds in plant.steps[-10:]:
