@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpolicy.picking import within
+from batchpolicy.picking import first_rows, within
 from batchpolicy.policy import Ranking, Step
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
 from batchpolicy.runner.order import Rows
@@ -47,6 +47,10 @@ def hold_to_corridor(
     if ranking.refuse is not None:
         could_start = ~ranking.refuse if could_start is None else could_start & ~ranking.refuse
     served = fairness.served(waiting)
+    among = ranking._replace(admissible=could_start)
+    allowed = _nobody_near(among, waiting, fairness, served, tokens, step)
+    if allowed is not None:
+        return ranking._replace(admissible=allowed)
     counted = served if could_start is None else np.where(could_start, served, np.inf)
     if in_class:
         level, levels = _levels(waiting.priority)
@@ -62,8 +66,30 @@ def hold_to_corridor(
     def charge(rows: Rows) -> FloatArray:
         return fairness.price_of_admission(waiting.take(rows))
 
-    allowed = within(ranking._replace(admissible=could_start), tenant, room, charge, step)
+    allowed = within(among, tenant, room, charge, step)
     return ranking._replace(admissible=allowed)
+
+
+def _nobody_near(
+    ranking: Ranking,
+    waiting: Requests,
+    fairness: Fairness,
+    served: FloatArray,
+    tokens: float,
+    step: Step,
+) -> BoolArray | None:
+    """The first rows, if even all of them take no tenant out of the corridor; else None."""
+    spare = tokens - (served.max() - served.min())
+    if spare < 0.0:
+        return None
+    rows = first_rows(ranking, step, step.window)
+    first = waiting.take(rows)
+    charges = fairness.price_of_admission(first)
+    if charges.sum() > spare and np.bincount(first.tenant + 1, charges).max() > spare:
+        return None
+    allowed = np.zeros(len(waiting), dtype=np.bool_)
+    allowed[rows] = True
+    return allowed
 
 
 def _alone(

@@ -46,13 +46,14 @@ def meetable(requests: Requests, step: Step) -> Deadlines:
     longer than is left; so is an answer by its deadline. TPOT is a mean, which a late
     token does not decide, so that a request that puts out tokens never loses it.
     """
-    first_s = requests.first_token_s
-    silent = first_s != first_s
     due_s = requests.first_token_due_s
     lost = _missed(requests, step, due_s)
-    if not silent.all():
-        lost &= silent
-        due_s = requests.next_token_due_s
+    if not requests.at_default("first_token_s"):
+        first_s = requests.first_token_s
+        silent = first_s != first_s
+        if not silent.all():
+            lost &= silent
+            due_s = requests.next_token_due_s
     np.copyto(due_s, np.inf, where=lost)
     if _has_deadlines(requests):
         missed = _missed(requests, step, requests.deadline_s)
@@ -69,7 +70,7 @@ def to_refuse(requests: Requests, step: Step) -> BoolArray:
 
 
 def _has_deadlines(requests: Requests) -> bool:
-    return bool((requests.deadline_s < np.inf).any())
+    return not requests.at_default("deadline_s") and bool((requests.deadline_s < np.inf).any())
 
 
 def _last_start_s(requests: Requests, step: Step) -> FloatArray:

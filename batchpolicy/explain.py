@@ -168,19 +168,20 @@ class Notes:
             self._notes.append(_Note(step, step, _NO_ROWS, nobody=why))
 
     def drawn(
-        self, step: Step, waiting: Requests, best: Requests, late: list[bool], open_: Mask
+        self, step: Step, waiting: Requests, best: Requests, late: list[bool], held: Mask
     ) -> None:
         """A plan is about the rows ``best`` in order, of which ``late`` are overdue.
 
-        ``late`` is empty for none; ``open_`` marks the rows of ``waiting`` that the policy
-        lets start, None for all.
+        ``late`` is empty for none; ``held`` marks the rows of ``waiting`` that the policy
+        keeps from starting although they rank before others of the plan, None for nobody.
         """
         self.step = step.index
         note = _Note(step.index, step.index, best.seq, late=late)
         note.seats, note.tokens = step.seats, step.token_budget
         if late:
             note.ids = best.request_id
-        by_policy, by_adapter = _packed(open_), _packed(self.placed)
+        by_policy = _packed(held)
+        by_adapter = None if self.placed is None else _packed(~self.placed)
         if by_policy is not None or by_adapter is not None:
             note.closed = _Closed(waiting.seq, by_policy, by_adapter)
         self.placed = None
@@ -231,9 +232,9 @@ class Notes:
         return found
 
 
-def _packed(open_: Mask) -> npt.NDArray[np.uint8] | None:
-    """The rows that a mask leaves out, as bits; None if there are none."""
-    return None if open_ is None or open_.all() else np.packbits(~open_)
+def _packed(mask: Mask) -> npt.NDArray[np.uint8] | None:
+    """The rows of a mask as bits; None if there are none."""
+    return None if mask is None or not mask.any() else np.packbits(mask)
 
 
 def _bit(bits: npt.NDArray[np.uint8], place: int) -> bool:

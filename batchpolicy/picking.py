@@ -13,7 +13,7 @@ import numpy as np
 
 from batchpolicy.policy import Ranking, Step
 from batchpolicy.requests import BoolArray, FloatArray, IntArray
-from batchpolicy.runner.order import Rows, best_first
+from batchpolicy.runner.order import Rows, SeqsOf, best_first
 
 
 def within(
@@ -157,12 +157,12 @@ def knapsack(gain: FloatArray, demand: FloatArray, left: FloatArray) -> BoolArra
 def first_rows(ranking: Ranking, step: Step, k: int) -> Rows:
     """The ``k`` admissible rows that rank first, in their order."""
     if ranking.admissible is None:
-        return best_first(ranking.benefit, ranking.tier, step.waiting.seq, k)
+        return best_first(ranking.benefit, ranking.tier, SeqsOf(step.waiting), k)
     return _best(ranking, ranking.admissible, step, k)
 
 
 def _best(ranking: Ranking, among: BoolArray, step: Step, k: int) -> Rows:
-    tier, seq = ranking.tier, step.waiting.seq
+    tier, seq = ranking.tier, SeqsOf(step.waiting)
     if among.all():
         return best_first(ranking.benefit, tier, seq, k)
     rows = np.flatnonzero(among)

@@ -67,6 +67,18 @@ COLUMNS: Mapping[str, tuple[str, float]] = {
 QUANTILES = "output_quantiles"
 """The column that has nine."""
 
+NEVER_STARTED = frozenset(
+    {
+        "computed_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "preemptions",
+        "first_scheduled_s",
+        "first_token_s",
+    }
+)
+"""Columns that are at their default in every row that has never run."""
+
 
 class Requests:
     """Read-only columns of shape ``(n,)``, one row a request, gathered when read.
@@ -75,7 +87,7 @@ class Requests:
     show what the tables hold now. ``take`` narrows a view without copying.
     """
 
-    __slots__ = ("_columns", "_gathered", "_ids", "_now_s", "_passed", "_rows")
+    __slots__ = ("_columns", "_defaults", "_gathered", "_ids", "_now_s", "_passed", "_rows")
 
     def __init__(
         self,
@@ -84,12 +96,14 @@ class Requests:
         ids: Sequence[str],
         now_s: float,
         passed: Sequence[int] = (),
+        defaults: frozenset[str] = frozenset(),
     ) -> None:
         self._columns = columns
         self._rows = rows
         self._ids = ids
         self._now_s = now_s
         self._passed = passed
+        self._defaults = defaults
         self._gathered: dict[str, Column] = {}
 
     def __len__(self) -> int:
@@ -97,7 +111,17 @@ class Requests:
 
     def take(self, rows: IndexArray | BoolArray) -> Requests:
         """The given rows of this view, by number or by mask."""
-        return Requests(self._columns, self._rows[rows], self._ids, self._now_s, self._passed)
+        return Requests(
+            self._columns, self._rows[rows], self._ids, self._now_s, self._passed, self._defaults
+        )
+
+    def at_default(self, *names: str) -> bool:
+        """Whether these columns are known to hold nothing but their defaults.
+
+        Costs nothing, so that what nobody asks for need not be looked at row by row;
+        False says nothing.
+        """
+        return self._defaults.issuperset(names)
 
     def _column(self, name: str) -> Column:
         found = self._gathered.get(name)
@@ -285,6 +309,8 @@ class Requests:
 
         0 for a request that decodes. Cache hits count as computed.
         """
+        if self.at_default("output_tokens", "computed_tokens", "cached_tokens"):
+            return self.prompt_tokens
         out = self.output_tokens
         left = self.prompt_tokens + out
         left -= np.maximum(self.computed_tokens, self.cached_tokens)
@@ -311,6 +337,8 @@ class Requests:
 
         TPOT is a mean, so token k + 1 is due k targets after the first one.
         """
+        if self.at_default("first_token_s"):
+            return self.first_token_due_s
         first_s = self.first_token_s
         started = first_s == first_s
         if not started.any():

@@ -12,6 +12,8 @@ def output_to_come(requests: Requests) -> FloatArray:
 
     ``max_tokens`` is a ceiling that few answers reach, and takes no prediction's place.
     """
+    if requests.at_default("predicted_output_tokens"):
+        return np.zeros(len(requests))
     to_come = requests.predicted_output_tokens - requests.output_tokens
     # Of NaN and a number fmax takes the number.
     return np.fmax(to_come, 0.0, out=to_come)
@@ -22,6 +24,8 @@ def work_left(requests: Requests, output_weight: float) -> FloatArray:
 
     An output token counts as ``output_weight`` prompt tokens.
     """
+    if requests.at_default("predicted_output_tokens"):
+        return requests.prefill_tokens.astype(np.float64)
     work = output_to_come(requests)
     work *= output_weight
     work += requests.prefill_tokens

@@ -67,10 +67,17 @@ class Benefit(Policy):
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         # In place where it can be: of a long queue, new arrays cost more than the arithmetic.
-        total, weighted = np.zeros(len(requests)), np.empty(len(requests))
+        total: FloatArray | None = None
+        weighted: FloatArray | None = None
         for weight, term in self._scorers:
             if weight:
-                total += np.multiply(weight, term.score(requests, step), out=weighted)
+                weighted = np.multiply(weight, term.score(requests, step), out=weighted)
+                if total is None:
+                    total, weighted = weighted, None
+                else:
+                    total += weighted
+        if total is None:
+            return np.zeros(len(requests))
         return total if self.prices is None else total / self.prices.cost(requests, step)
 
     @override

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
 import numpy as np
 
@@ -12,13 +13,18 @@ from batchpolicy.requests import BoolArray, FloatArray, Requests
 from batchpolicy.runner.calibration import Calibration
 from batchpolicy.runner.facts import EngineFacts
 from batchpolicy.runner.lengths import LengthHistory
-from batchpolicy.runner.peak import AT_ONCE, PATH_LEVELS, PATHS, Coming, Peak
+from batchpolicy.runner.peak import AT_ONCE, PATH_LEVELS, Coming, Peak
 from batchpolicy.runner.safety import MOST, Safety
 from batchpolicy.runner.table import RequestTable
 from batchpolicy.state import StateArray
 
 MEDIAN = 4
 """Place of the median among the levels."""
+CLEAR_STEPS = 16
+"""Steps for which KV that abounded is taken to abound, if those that start do not need it."""
+Told = Literal["nothing", "estimates", "as told"]
+"""What a predictor says of requests: nothing, as there is none; estimates, which are held
+against the answers that come; or what is taken as it is told."""
 
 
 class Forecast:
@@ -29,16 +35,21 @@ class Forecast:
     """
 
     def __init__(
-        self, table: RequestTable, memory: Memory, counters: Counter[str], *, as_told: bool
+        self, table: RequestTable, memory: Memory, counters: Counter[str], told: Told
     ) -> None:
-        """``as_told`` if what the predictor says is not to be held against the answers."""
-        self._as_told = as_told
+        self._as_told = told == "as told"
+        self._predicts = told != "nothing"
         self._table = table
         self._counters = counters
         self._quantile = np.array([memory.quantile])
         self._history = LengthHistory(memory.first_guess_tokens)
         self._calibration = Calibration()
         self._safety = Safety(memory.quantile, memory.max_preemption_rate)
+        self._coming = self._each = 0.0
+        """Tokens to come at most from those that ran lately and may have started since; and
+        from one that starts."""
+        self._clear_until = -1
+        """The step from which on it is worked out anew, as answers grow older than expected."""
         self._evicted = StateArray()
         """1 for each slot whose KV was dropped for want of room."""
 
@@ -58,7 +69,7 @@ class Forecast:
         out = int(row.output_tokens[0])
         if out < 1:
             return
-        median = float(_medians(row)[0])
+        median = float(self._medians(row)[0])
         if median != median:
             self._history.add(out)
         elif not (self._as_told and _from_predictor(row)[0]):
@@ -67,23 +78,25 @@ class Forecast:
         self._counters["safety_milli"] = round(1000.0 * self._safety.deviations)
 
     def peak(
-        self, running: Requests, best: Requests, free_blocks: int, engine: EngineFacts
+        self, running: Requests, best: Requests, free_blocks: int, engine: EngineFacts, index: int
     ) -> Peak | None:
         """What running rows may hold while ``best`` are added one by one; None if all fit anyway.
 
-        ``free_blocks`` are free now, the watermark taken off.
+        ``free_blocks`` are free now, the watermark taken off; ``index`` numbers the step.
         """
         block = engine.kv_block_tokens
         spare = (free_blocks - len(running) - int(best.need_kv_blocks.sum())) * block
+        if self._still_clear(len(best), spare, index):
+            return None
         growth = int((running.max_tokens - running.output_tokens).sum()) + int(
             best.max_tokens.sum()
         )
         if growth <= spare:
             return None
         self._history.look(running.output_tokens)
-        left = self.left(running)
-        if len(best) <= AT_ONCE and left[:, -1].sum() + self.left(best)[:, -1].sum() <= spare:
+        if self._look_at(running, best, index) <= spare:
             return None
+        left = self.left(running)
         prefill = running.prefill_tokens
         own = running.computed_tokens + prefill - running.cached_tokens
         held = (engine.total_kv_blocks - free_blocks) * block
@@ -109,29 +122,51 @@ class Forecast:
             deviations=self._deviations(running),
         )
 
+    def _still_clear(self, candidates: int, spare: int, index: int) -> bool:
+        """Whether what was found to fit lately does so with as many more candidates."""
+        if index >= self._clear_until or not self._table.at_default("predicted_output_tokens"):
+            return False
+        # As if all of them started, and nobody had ended since then.
+        self._coming += candidates * self._each
+        return self._coming <= spare
+
+    def _look_at(self, running: Requests, best: Requests, index: int) -> float:
+        """Tokens that come at most from these, each by the longest of its lengths."""
+        longest = PATH_LEVELS[-1:]
+        self._each = float(self._history.given(np.zeros(1), longest)[0, 0])
+        self._coming = float(self.left(running, longest).sum() + self.left(best, longest).sum())
+        self._clear_until = index + CLEAR_STEPS
+        return self._coming
+
     def _deviations(self, running: Requests) -> float:
         """How many to keep in hand; most while the lengths are a guess."""
-        guesses = self._history.guesses and bool(np.isnan(_medians(running)).any())
+        guesses = self._history.guesses and bool(np.isnan(self._medians(running)).any())
         return max(self._safety.deviations, MOST) if guesses else self._safety.deviations
 
-    def left(self, rows: Requests) -> FloatArray:
-        """Equally likely numbers of tokens to come, at least 1, ascending; ``(n, PATHS)``."""
+    def left(self, rows: Requests, levels: FloatArray = PATH_LEVELS) -> FloatArray:
+        """Tokens to come at these levels, at least 1, ascending along rows; ``(n, k)``.
+
+        By default equally likely ones.
+        """
         out = rows.output_tokens.astype(np.float64)
-        medians = _medians(rows)
-        known = ~np.isnan(medians)
+        medians = self._medians(rows)
+        known = medians == medians
         if not known.any():
-            totals = self._history.given(out, PATH_LEVELS)
+            totals = self._history.given(out, levels)
         elif known.all():
-            totals = self._predicted(rows, medians, out)
+            totals = self._predicted(rows, medians, out, levels)
         else:
-            totals = np.empty((len(rows), PATHS))
-            totals[~known] = self._history.given(out[~known], PATH_LEVELS)
-            totals[known] = self._predicted(rows.take(known), medians[known], out[known])
-        ceilings = rows.max_tokens[:, None]
-        return np.maximum(np.minimum(totals, ceilings) - out[:, None], 1.0)
+            totals = np.empty((len(rows), len(levels)))
+            totals[~known] = self._history.given(out[~known], levels)
+            totals[known] = self._predicted(rows.take(known), medians[known], out[known], levels)
+        np.minimum(totals, rows.max_tokens[:, None], out=totals)
+        totals -= out[:, None]
+        return np.maximum(totals, 1.0, out=totals)
 
     def refresh(self, rows: Requests) -> None:
         """Bring what a predictor said of rows up to what they have put out."""
+        if not self._predicts:
+            return
         rows = rows.take(_from_predictor(rows))
         if not len(rows):
             return
@@ -142,24 +177,28 @@ class Forecast:
         columns["predicted_output_tokens"][rows.slot] = given[:, 0]
         columns["predicted_output_high"][rows.slot] = given[:, 1]
 
-    def _predicted(self, rows: Requests, medians: FloatArray, out: FloatArray) -> FloatArray:
+    def _medians(self, rows: Requests) -> FloatArray:
+        """Medians as they were predicted at the arrival, ``NaN`` where nothing was."""
+        brought = rows.predicted_output_tokens
+        if not self._predicts:
+            return brought
+        predicted = rows.output_quantiles[:, MEDIAN]
+        return np.where(np.isnan(predicted), brought, predicted)
+
+    def _predicted(
+        self, rows: Requests, medians: FloatArray, out: FloatArray, levels: FloatArray
+    ) -> FloatArray:
         ours = _from_predictor(rows)
         fitted = self._calibration.ready and not (self._as_told and ours.all())
         if fitted and not self._as_told:
-            return self._calibration.given(medians, out, PATH_LEVELS)
+            return self._calibration.given(medians, out, levels)
         # What a request brings is one number, without a word on how sure it is.
         quantiles = np.where(ours[:, None], rows.output_quantiles, medians[:, None])
-        told = LengthDist(quantiles).given_at(out, PATH_LEVELS)
+        told = LengthDist(quantiles).given_at(out, levels)
         if fitted:
-            told[~ours] = self._calibration.given(medians[~ours], out[~ours], PATH_LEVELS)
+            told[~ours] = self._calibration.given(medians[~ours], out[~ours], levels)
         return told
 
 
 def _from_predictor(rows: Requests) -> BoolArray:
     return ~np.isnan(rows.output_quantiles[:, MEDIAN])
-
-
-def _medians(rows: Requests) -> FloatArray:
-    """Medians as they were predicted at the arrival, ``NaN`` where nothing was."""
-    predicted = rows.output_quantiles[:, MEDIAN]
-    return np.where(np.isnan(predicted), rows.predicted_output_tokens, predicted)

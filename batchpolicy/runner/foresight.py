@@ -10,6 +10,7 @@ import numpy as np
 from batchpolicy.predictor import LEVELS, TRUTH, Arrivals, LengthDist, Predictor
 from batchpolicy.requests import FloatArray
 from batchpolicy.runner.facts import Predictions, RequestFacts
+from batchpolicy.runner.forecast import Told
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Foresight:
         self._predictor = predictor
         self._counters = counters
         self._strict = strict
-        self.as_told = predictor.as_told
+        self.tells: Told = "as told" if predictor.as_told else "estimates"
         self._truth = TRUTH in predictor.requires
         self._observes = type(predictor).observe is not Predictor.observe
         self._new: list[tuple[str, RequestFacts]] = []

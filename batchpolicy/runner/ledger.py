@@ -40,6 +40,8 @@ class Ledger:
         self.waiting = SlotSet()
         self.blocked = SlotSet()
         self.running = SlotSet()
+        self._preempted: set[int] = set()
+        """Slots of those that wait and have run before."""
         self.batch = Batch(self.table, self.events, self.running, engine.kv_block_tokens)
         self._block_tokens = engine.kv_block_tokens
         self._start_blocks = engine.start_blocks
@@ -62,7 +64,8 @@ class Ledger:
 
     def view(self, slots: SlotSet) -> Requests:
         """The rows of a set; valid until the next event."""
-        return self.table.rows(slots.array())
+        fresh = slots is not self.running and not self._preempted
+        return self.table.rows(slots.array(), never_started=fresh)
 
     def begin(self, now_s: float) -> None:
         """A step starts; requests that came since the last one have arrived now."""
@@ -163,6 +166,7 @@ class Ledger:
         columns["status"][slot] = int(Status.WAITING)
         self._size_waiting(np.array([slot]))
         self.waiting.add(slot, self._priority(slot))
+        self._preempted.add(slot)
 
     def admitted(self, found: Mapping[str, int]) -> int:
         """How many take a seat, each with so many tokens found in the KV cache.
@@ -247,6 +251,7 @@ class Ledger:
         return len(passed) - bisect.bisect_right(passed, int(self.table.columns["seq"][slot]))
 
     def _drop(self, slot: int) -> None:
+        self._preempted.discard(slot)
         # In exactly one of the three.
         _ = self.running.discard(slot) or self.waiting.discard(slot) or self.blocked.discard(slot)
 

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
-from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy.requests import FloatArray, IntArray, Requests
 
 Rows = npt.NDArray[np.intp]
 
 
-def best_first(benefit: FloatArray, tier: IntArray | None, seq: IntArray, k: int) -> Rows:
+class Seqs(Protocol):
+    """Submission numbers by row: an array, or ``SeqsOf`` what is asked for."""
+
+    def __getitem__(self, rows: Rows, /) -> IntArray:
+        """Those of some rows, shape ``(k,)``."""
+        ...
+
+
+class SeqsOf:
+    """The submission numbers of requests, gathered when they decide: few of a queue's ever do."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def __getitem__(self, rows: Rows) -> IntArray:
+        return self._requests.take(rows).seq
+
+
+def best_first(benefit: FloatArray, tier: IntArray | None, seq: Seqs, k: int) -> Rows:
     """Rows of the ``k`` best by (``tier``, ``-benefit``, ``seq``), in that order.
 
     All arrays have shape ``(n,)`` and ``benefit`` is finite. Only rows that can be
@@ -37,7 +59,7 @@ def best_first(benefit: FloatArray, tier: IntArray | None, seq: IntArray, k: int
     return rows[np.lexsort(keys)][:k]
 
 
-def _cut(benefit: FloatArray, tier: IntArray, seq: IntArray, rows: Rows, k: int) -> Rows:
+def _cut(benefit: FloatArray, tier: IntArray, seq: Seqs, rows: Rows, k: int) -> Rows:
     """Of the rows that tie at the last tier, only those whose benefit, then seq, reach k."""
     last = tier[rows].max()
     sure, open_rows = rows[tier[rows] < last], rows[tier[rows] == last]
@@ -45,7 +67,7 @@ def _cut(benefit: FloatArray, tier: IntArray, seq: IntArray, rows: Rows, k: int)
     return np.concatenate([sure, open_rows[best]])
 
 
-def _least(key: IntArray, rows: Rows, k: int) -> Rows:
+def _least(key: Seqs, rows: Rows, k: int) -> Rows:
     """The rows whose key is among the ``k`` least, ties with the k-th included."""
     if k >= len(rows):
         return rows

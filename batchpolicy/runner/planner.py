@@ -104,12 +104,13 @@ class Planner:
         worst = running.priority[may_go].max()
         return int((_pressing(waiting, now_s) & (waiting.priority < worst)).sum())
 
-    def draw(self, waiting: Requests, step: Step, window: int) -> Drawn:
-        """The ``window`` best waiting rows in their order, and those that the policy refuses."""
+    def draw(self, waiting: Requests, step: Step) -> Drawn:
+        """The best waiting rows in their order, and those that the policy refuses."""
         ranked, refuse = self._ranked(waiting, step)
-        best = ranked.waiting.take(self._order(ranked, step, window))
-        late, open_ = self.overdue.chosen(best.slot), ranked.open
-        self.notes.drawn(step, ranked.waiting, best, late, open_)
+        rows = self._order(ranked, step)
+        best = ranked.waiting.take(rows)
+        late = self.overdue.chosen(best.slot)
+        self.notes.drawn(step, ranked.waiting, best, late, ranked.held_for(rows, step.window))
         return Drawn(ranked, best, refuse)
 
     def offer(self, drawn: Drawn, step: Step, left: Left, peak: Peak | None) -> Plan:
@@ -257,8 +258,8 @@ class Planner:
             waiting, ranking = waiting.take(kept), ranking.take(kept)
         return Ranked(waiting, ranking, ranking.admissible), refuse
 
-    def _order(self, ranked: Ranked, step: Step, window: int) -> Rows:
-        """The ``window`` rows to plan, in order: overdue ones, then the best."""
+    def _order(self, ranked: Ranked, step: Step) -> Rows:
+        """The rows to plan, in order: overdue ones, then the best."""
         waiting = ranked.waiting
         late = self.late = self.overdue.rows(waiting, step.now_s)
         if not len(waiting):
@@ -271,14 +272,14 @@ class Planner:
             ranked, late = ranked.only(placed), late & placed
             self.notes.placed = placed
         if late.any():
-            return self.overdue.order(ranked, late, window)
+            return self.overdue.order(ranked, late, step.window)
         if ranked.open is not None and not ranked.open.any() and not len(step.running):
             if step.now_s < ranked.ranking.wake_s < math.inf:
                 return np.empty(0, dtype=np.intp)
             # All held, nothing running and no end to it: nothing would ever change.
             self.counters["forced"] += 1
             return np.array([int(waiting.seq.argmin())])
-        return ranked.best(None, window)
+        return ranked.best(None, step.window)
 
     def _starting(self, best: Requests, left: Left) -> IntArray:
         """Slots of the rows that seats and tokens are left for."""

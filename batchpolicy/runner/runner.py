@@ -105,9 +105,8 @@ class PolicyRunner:
         self._high = memory.quantile
         self._forecast: Forecast | None = None
         if memory.look_ahead:
-            as_told = self._foresight is not None and self._foresight.as_told
-            table = self._ledger.table
-            self._forecast = Forecast(table, memory, self.counters, as_told=as_told)
+            told = "nothing" if self._foresight is None else self._foresight.tells
+            self._forecast = Forecast(self._ledger.table, memory, self.counters, told)
         self._displaced: set[str] = set()
         """Whom the latest plan displaces for others."""
         self._gives_way = engine.chunks and limits.long_prompts_give_way
@@ -218,6 +217,7 @@ class PolicyRunner:
             if slot >= 0:
                 table.columns[QUANTILES][slot] = quantiles
                 table.columns["predicted_output_tokens"][slot] = quantiles[MEDIAN]
+                table.differ({"predicted_output_tokens": float(quantiles[MEDIAN])})
         known = [slot for slot in slots if slot >= 0]
         high = LengthDist(table.columns[QUANTILES][known]).quantile(self._high)
         table.columns["predicted_output_high"][known] = high
@@ -315,13 +315,14 @@ class PolicyRunner:
             self._deliver(step)
             if budget <= 0 and not full:
                 return _NOTHING
-            drawn = self._planner.draw(waiting, step, step.window)
+            drawn = self._planner.draw(waiting, step)
             left = Left(free_seats, blocks, budget)
             return self._offer(drawn, running, step, left, free_kv_blocks)
         needs = self._demand(running, ceiling)
         budget = ceiling - int(needs.tokens.sum())
         blocks = free_kv_blocks - int(needs.blocks.sum())
-        step = self._step(running, waiting, free_seats, budget, max(blocks, 0))
+        window = free_seats + MAX_VICTIMS_A_STEP if displace else free_seats
+        step = self._step(running, waiting, free_seats, budget, max(blocks, 0), window)
         self._deliver(step)
         short = -(blocks + kept_blocks)
         if short > 0 and self._displace:
@@ -332,8 +333,7 @@ class PolicyRunner:
             displace or full or gives_way or (free_seats > 0 and budget > 0 and not held)
         ):
             return Plan(reorder=crowds)
-        window = step.window + MAX_VICTIMS_A_STEP if displace else step.window
-        drawn = self._planner.draw(waiting, step, window)
+        drawn = self._planner.draw(waiting, step)
         if gives_way and self._give_way(running, drawn.best, ceiling, free_seats, blocks):
             needs = self._demand(running, ceiling)
             blocks = free_kv_blocks - int(needs.blocks.sum())
@@ -377,7 +377,7 @@ class PolicyRunner:
         if self._forecast is None:
             return None
         self._forecast.refresh(running)
-        return self._forecast.peak(running, best, free_kv_blocks, self.engine)
+        return self._forecast.peak(running, best, free_kv_blocks, self.engine, self._index)
 
     def _foresees(self, config: PolicyConfig, able: set[str], *, strict: bool) -> Foresight | None:
         if config.predictor is None:
@@ -653,8 +653,16 @@ class PolicyRunner:
             self._guard.hooks(lambda: events.deliver(step), events.silence)
 
     def _step(
-        self, running: Requests, waiting: Requests, seats: int, tokens: int, blocks: int
+        self,
+        running: Requests,
+        waiting: Requests,
+        seats: int,
+        tokens: int,
+        blocks: int,
+        admissions: int | None = None,
     ) -> Step:
+        """``admissions`` may come at most, by default as many as seats are free."""
+        most = seats if admissions is None else admissions
         engine, ledger = self.engine, self._ledger
         return Step(
             index=self._index,
@@ -673,7 +681,7 @@ class PolicyRunner:
             free_kv_blocks=blocks,
             running=running,
             waiting=waiting,
-            window=max(seats, 0) + SPARE_ROWS,
+            window=max(most, 0) + SPARE_ROWS,
             step_s=ledger.batch.step_s,
             busy_frac=self._busy.frac(ledger.now_s),
             cost=engine.cost,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
-from batchpolicy.requests import COLUMNS, QUANTILES, Column, Requests
+from batchpolicy.requests import COLUMNS, NEVER_STARTED, QUANTILES, Column, Requests
 
 Slots = npt.NDArray[np.intp]
+
+_SELDOM_SET = ("priority", "weight", "ttft_slo_s", "deadline_s", "predicted_output_tokens")
+"""Columns that policies look at, and that many servers never see a value in."""
 
 
 class SlotSet:
@@ -86,6 +91,9 @@ class RequestTable:
             for name, (dtype, default) in COLUMNS.items()
         }
         self.columns[QUANTILES] = np.full((capacity, 9), np.nan)
+        self._defaults = frozenset(_SELDOM_SET)
+        """Of those columns, the ones that no request ever had another value in."""
+        self._never_started = self._defaults | NEVER_STARTED
         self.ids: list[str] = [""] * capacity
         self.slots: dict[str, int] = {}
         self.now_s = 0.0
@@ -122,6 +130,7 @@ class RequestTable:
         columns = self.columns
         for name, (_, default) in COLUMNS.items():
             columns[name][slot] = values.get(name, default)
+        self.differ(values)
         columns[QUANTILES][slot] = np.nan
         columns["slot"][slot] = slot
         columns["seq"][slot] = self.next_seq
@@ -147,10 +156,24 @@ class RequestTable:
         slot = self.slots[request_id]
         for name, value in values.items():
             self.columns[name][slot] = value
+        self.differ(values)
 
-    def rows(self, slots: Slots) -> Requests:
-        """A view of the given slots."""
-        return Requests(self.columns, slots, self.ids, self.now_s, self.passed)
+    def differ(self, values: Mapping[str, float]) -> None:
+        """Some row has these values, so that columns are not all at their defaults any more."""
+        for name in self._defaults:
+            value, default = values.get(name, np.nan), COLUMNS[name][1]
+            if value == value and value != default:
+                self._defaults -= {name}
+                self._never_started = self._defaults | NEVER_STARTED
+
+    def at_default(self, name: str) -> bool:
+        """Whether no request ever had another value than the default in this column."""
+        return name in self._defaults
+
+    def rows(self, slots: Slots, *, never_started: bool = False) -> Requests:
+        """A view of the given slots, of which it may be known that none has ever run."""
+        defaults = self._never_started if never_started else self._defaults
+        return Requests(self.columns, slots, self.ids, self.now_s, self.passed, defaults)
 
     def view(self) -> Requests:
         """A view of every request in the table, in order of submission."""

@@ -31,10 +31,13 @@ class Ageing(Term):
     def score(self, requests: Requests, step: Step) -> FloatArray:
         waiting, tenant = step.waiting, requests.tenant
         # Who runs may belong to a tenant of which nobody waits; -1, none, has the last place.
-        most = max(int(waiting.tenant.max(initial=-1)), int(tenant.max(initial=-1)))
+        most = int(waiting.tenant.max(initial=-1))
+        if requests is not waiting:
+            most = max(most, int(tenant.max(initial=-1)))
         oldest_s = np.full(most + 2, np.inf)
         np.minimum.at(oldest_s, waiting.tenant, waiting.arrival_s)
         score: FloatArray = requests.arrival_s - oldest_s[tenant]
-        np.maximum(score, 0.0, out=score)
+        if requests is not waiting:
+            np.maximum(score, 0.0, out=score)
         score += self.scale_s
         return np.divide(self.scale_s, score, out=score)

@@ -49,8 +49,7 @@ class Fairness(Scorer):
         floor = counters.floor()
         # Of each tenant, not of each request: there are far fewer of them.
         return counters.served.mapped(
-            lambda served: 1.0 - np.clip((served - floor) / self.scale_tokens, 0.0, 1.0),
-            requests.tenant,
+            lambda served: 1.0 - _clip((served - floor) / self.scale_tokens), requests.tenant
         )
 
     @override
@@ -62,9 +61,10 @@ class Fairness(Scorer):
         counters = self._counters
         counters.left(rows)
         counters.charge(rows, self.price_of_admission(rows))
-        first = rows.take(rows.preemptions == 0)
-        if self.book and len(first):
-            counters.book(first, self._predicted(first))
+        if self.book and not rows.at_default("predicted_output_tokens"):
+            first = rows.take(rows.preemptions == 0)
+            if len(first):
+                counters.book(first, self._predicted(first))
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
@@ -77,11 +77,15 @@ class Fairness(Scorer):
 
     def price_of_admission(self, rows: Requests) -> FloatArray:
         """What each row's tenant is charged when it starts, shape ``(n,)``."""
-        price = self.prompt_weight * rows.prompt_tokens
-        if self.book:
-            price = price + self.output_weight * self._predicted(rows)
+        price = np.multiply(self.prompt_weight, rows.prompt_tokens, dtype=np.float64)
+        if self.book and not rows.at_default("predicted_output_tokens"):
+            price += self.output_weight * self._predicted(rows)
+        if not rows.at_default("weight"):
+            price /= rows.weight
         # Who was preempted has paid already.
-        return np.where(rows.preemptions == 0, price / rows.weight, 0.0)
+        if not rows.at_default("preemptions"):
+            price[rows.preemptions > 0] = 0.0
+        return price
 
     @override
     def on_preempted(self, rows: Requests, step: Step) -> None:
@@ -102,3 +106,9 @@ class Fairness(Scorer):
         """Output that will be charged at admission; none where nobody predicts."""
         predicted = np.minimum(rows.predicted_output_tokens, rows.max_tokens)
         return np.where(predicted > 0.0, self.book_share * predicted, 0.0)
+
+
+def _clip(values: FloatArray) -> FloatArray:
+    """Between 0 and 1, in place: ``np.clip`` takes several times as long for a few tenants."""
+    np.maximum(values, 0.0, out=values)
+    return np.minimum(values, 1.0, out=values)

@@ -23,6 +23,8 @@ class PriorityTerm(Term):
 
     @override
     def score(self, requests: Requests, step: Step) -> FloatArray:
+        if requests.at_default("priority"):
+            return np.full(len(requests), 0.5)
         priority = requests.priority
         score = np.abs(priority) + self.scale
         np.divide(priority, score, out=score)

@@ -37,6 +37,9 @@ class Urgency(Term):
 
     @override
     def score(self, requests: Requests, step: Step) -> FloatArray:
+        if requests.at_default("ttft_slo_s", "deadline_s", "first_token_s"):
+            # Nobody has a target, but for those of TPOT after a first token.
+            return np.zeros(len(requests))
         if self.lost == "chase":
             score = step.now_s - next_due_s(requests, step)
         else:

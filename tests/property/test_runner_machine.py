@@ -28,7 +28,7 @@ from batchpolicy.policies.priority import Priority
 from batchpolicy.policies.shortest_first import ShortestFirst
 from batchpolicy.policies.virtual_token_counter import VirtualTokenCounter
 from batchpolicy.policy import Limits, Policy, Ranking, Step
-from batchpolicy.requests import FloatArray, Requests, Status
+from batchpolicy.requests import COLUMNS, FloatArray, Requests, Status
 from batchpolicy.runner import Plan
 from tests.support.balance import Balance
 from tests.support.mini_engine import Job, MiniEngine
@@ -318,6 +318,17 @@ class RunnerMachine(RuleBasedStateMachine):
         every = [*owned, *table._free, *events._ended]
         assert sorted(every) == list(range(len(table.ids)))
         assert all(table.ids[slot] == request_id for request_id, slot in table.slots.items())
+
+    @invariant()
+    def what_is_said_to_be_at_its_default_is(self) -> None:
+        ledger = self.one._ledger
+        for slots in (ledger.waiting, ledger.blocked, ledger.running):
+            rows = ledger.view(slots)
+            for name, (_, default) in COLUMNS.items():
+                if rows.at_default(name):
+                    assert np.array_equal(
+                        rows._column(name), np.full(len(rows), default), equal_nan=True
+                    ), name
 
     @invariant()
     def nothing_is_lost_or_counted_back(self) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor
 from batchpolicy.requests import Status
 from batchpolicy.runner import EngineFacts, PolicyRunner
+from batchpolicy.runner.forecast import CLEAR_STEPS, Forecast
+from batchpolicy.runner.table import RequestTable
 from batchpolicy_predictors.plain import Constant
 from tests.support.policies import Arrival
 from tests.support.rig import Rig
@@ -200,3 +203,47 @@ def test_where_no_answer_is_longer_than_assumed_nobody_is_ever_evicted(
     )
     assert int(served.run.preemptions.sum()) == 0
     assert (served.run.status == Status.FINISHED).all()
+
+
+def forecast_of(blocks: int) -> tuple[Forecast, RequestTable, EngineFacts]:
+    table = RequestTable()
+    engine = EngineFacts(
+        max_running=8,
+        max_token_budget=512,
+        total_kv_blocks=blocks,
+        kv_block_tokens=16,
+        clock=float,
+    )
+    memory = Memory(first_guess_tokens=100)
+    return Forecast(table, memory, Counter(), "nothing"), table, engine
+
+
+def test_kv_that_abounds_is_not_worked_out_again_for_a_while_and_then_it_is() -> None:
+    forecast, table, engine = forecast_of(1000)
+    slots = [table.add(f"r{i}", prompt_tokens=16, max_tokens=10**6) for i in range(3)]
+    running, best = table.rows(np.array(slots[:2])), table.rows(np.array(slots[2:]))
+    looks: list[int] = []
+    look_at = forecast._look_at
+    forecast._look_at = lambda *rows: looks.append(rows[-1]) or look_at(*rows)  # type: ignore[assignment,func-returns-value]
+    for index in range(CLEAR_STEPS + 1):
+        assert forecast.peak(running, best, 900, engine, index) is None
+    assert looks == [0, CLEAR_STEPS]
+    # As soon as the blocks could be too few it is, whenever it was last.
+    assert forecast.peak(running, best, 4, engine, CLEAR_STEPS + 1) is not None
+
+
+def test_candidates_of_one_step_after_another_are_all_counted() -> None:
+    forecast, table, engine = forecast_of(1000)
+    running = table.rows(np.array([table.add("r", prompt_tokens=16, max_tokens=10**6)]))
+    best = table.rows(
+        np.array([table.add(f"w{i}", prompt_tokens=0, max_tokens=10**6) for i in range(20)])
+    )
+    # A hundred tokens at most each, by the first guess: 1,000 blocks take about 160 of them.
+    assert forecast.peak(running, best, 1000, engine, 0) is None
+    coming = forecast._coming
+    for index in range(1, 7):
+        assert forecast.peak(running, best, 1000, engine, index) is None
+        assert forecast._coming == pytest.approx(coming + 20 * index * forecast._each)
+    # None of them has started, which is seen when it is looked at again.
+    assert forecast.peak(running, best, 1000, engine, 7) is None
+    assert forecast._coming == pytest.approx(coming)
