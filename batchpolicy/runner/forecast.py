@@ -9,7 +9,7 @@ import numpy as np
 
 from batchpolicy.config import Memory
 from batchpolicy.predictor import LEVELS, LengthDist
-from batchpolicy.requests import BoolArray, FloatArray, Requests
+from batchpolicy.requests import QUANTILES, BoolArray, FloatArray, Requests
 from batchpolicy.runner.calibration import Calibration
 from batchpolicy.runner.facts import EngineFacts
 from batchpolicy.runner.lengths import LengthHistory
@@ -65,14 +65,15 @@ class Forecast:
 
     def answered(self, slot: int) -> None:
         """A request has put out its whole answer; its row must still be there."""
-        row = self._table.rows(np.array([slot]))
-        out = int(row.output_tokens[0])
+        columns = self._table.columns
+        out = int(columns["output_tokens"][slot])
         if out < 1:
             return
-        median = float(self._medians(row)[0])
+        predicted, brought = columns[QUANTILES][slot, MEDIAN], columns["predicted_output_tokens"]
+        median = float(brought[slot] if predicted != predicted else predicted)
         if median != median:
             self._history.add(out)
-        elif not (self._as_told and _from_predictor(row)[0]):
+        elif not self._as_told or predicted != predicted:
             self._calibration.add(median, out)
         self._safety.answered(self._evicted.at(slot) > 0.0)
         self._counters["safety_milli"] = round(1000.0 * self._safety.deviations)

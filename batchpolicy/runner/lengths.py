@@ -34,9 +34,9 @@ class LengthHistory:
     def __init__(self, first_guess_tokens: int) -> None:
         self._seen: deque[int] = deque(maxlen=MOST)
         self._imagined = first_guess_tokens * np.array(IMAGINED)
-        self._ended = self._imagined
-        """Ascending."""
-        self._lengths = self._ended
+        self._ended: FloatArray | None = self._imagined
+        """Ascending; None until somebody looks, after more have ended."""
+        self._lengths = self._imagined
         self._survival = np.array([1.0, 0.75, 0.5, 0.25, 0.0])
         """Part of the answers that go on after the first k of ``_lengths``."""
 
@@ -48,12 +48,13 @@ class LengthHistory:
     def add(self, output_tokens: int) -> None:
         """An answer ended with so many tokens."""
         self._seen.append(output_tokens)
-        seen = np.array(self._seen, dtype=np.float64)
-        known = np.concatenate([seen, self._imagined]) if self.guesses else seen
-        self._ended = np.sort(known)
+        self._ended = None
 
     def look(self, ages: IntArray) -> None:
         """Take into account those that run, with so many tokens out each."""
+        if self._ended is None:
+            seen = np.array(self._seen, dtype=np.float64)
+            self._ended = np.sort(np.concatenate([seen, self._imagined]) if self.guesses else seen)
         ended = self._ended
         running = np.sort(ages)
         # Who has put out as many tokens as one that ended is still going on beyond it.
