@@ -54,7 +54,7 @@ def meetable(requests: Requests, step: Step) -> Deadlines:
         if not silent.all():
             lost &= silent
             due_s = requests.next_token_due_s
-    np.copyto(due_s, np.inf, where=lost)
+    np.putmask(due_s, lost, np.inf)
     if _has_deadlines(requests):
         missed = _missed(requests, step, requests.deadline_s)
         due_s = np.minimum(due_s, np.where(missed, np.inf, _last_start_s(requests, step)))

@@ -126,7 +126,7 @@ class Requests:
     def _column(self, name: str) -> Column:
         found = self._gathered.get(name)
         if found is None:
-            found = self._columns[name][self._rows]
+            found = self._columns[name].take(self._rows, axis=0)
             found.flags.writeable = False
             self._gathered[name] = found
         return found
