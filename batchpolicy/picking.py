@@ -97,8 +97,7 @@ def turns(
     if not n:
         return ranking._replace(benefit=benefit, tier=None)
     open_ = np.ones(n, dtype=np.bool_) if ranking.admissible is None else ranking.admissible
-    codes, at = np.unique(group[open_], return_index=True)
-    levels = level[open_][at]
+    codes, levels = _levels(group[open_], level[open_])
     # Heads are found when a level is reached: few of many groups ever have a turn.
     heap = list(zip(levels.tolist(), [-1] * len(codes), codes.tolist(), strict=True))
     heapq.heapify(heap)
@@ -116,6 +115,15 @@ def turns(
             head = int(step.waiting.seq[queues[code][-1]])
             heapq.heappush(heap, (reached + float(charge[row]), head, code))
     return ranking._replace(benefit=benefit, tier=None)
+
+
+def _levels(group: IntArray, level: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The groups that have rows, ascending, and the level of each."""
+    place = group + 1
+    levels = np.zeros(int(place.max(initial=0)) + 1)
+    levels[place] = level
+    found = np.flatnonzero(np.bincount(place))
+    return found - 1, levels[found]
 
 
 def knapsack(gain: FloatArray, demand: FloatArray, left: FloatArray) -> BoolArray:

@@ -11,6 +11,8 @@ from batchpolicy.requests import FloatArray, IntArray, Requests
 
 Rows = npt.NDArray[np.intp]
 
+_GROUPS = 128
+
 
 class Seqs(Protocol):
     """Submission numbers by row: an array, or ``SeqsOf`` what is asked for."""
@@ -44,19 +46,33 @@ def best_first(benefit: FloatArray, tier: IntArray | None, seq: Seqs, k: int) ->
     if k >= n:
         rows = np.arange(n)
     elif tier is None:
-        # The worst that is among the best, and all that tie with it.
-        worst = np.partition(benefit, n - k)[n - k]
-        rows = np.flatnonzero(benefit >= worst)
+        rows = _candidates(benefit, k)
         if len(rows) > k:
-            ties = rows[benefit[rows] == worst]
-            above = rows[benefit[rows] > worst]
-            rows = np.concatenate([above, _least(seq, ties, k - len(above))])
+            values = benefit[rows]
+            # The worst that is among the best, and all that tie with it.
+            worst = np.partition(values, len(rows) - k)[len(rows) - k]
+            above = rows[values > worst]
+            rows = np.concatenate([above, _least(seq, rows[values == worst], k - len(above))])
     else:
         rows = _least(tier, np.arange(n), k)
         if len(rows) > k:
             rows = _cut(benefit, tier, seq, rows, k)
     keys = (seq[rows], -benefit[rows]) if tier is None else (seq[rows], -benefit[rows], tier[rows])
     return rows[np.lexsort(keys)][:k]
+
+
+def _candidates(benefit: FloatArray, k: int) -> Rows:
+    """Rows among which the ``k`` best are, with all that tie with them.
+
+    Of any ``k`` groups' best rows the worst is no better than the k-th of all. That is soon
+    found, and few rows are left, where a partition of values that tie takes long.
+    """
+    n, groups = len(benefit), max(_GROUPS, 2 * k)
+    of_each = n // groups
+    if of_each < 4:
+        return np.arange(n)
+    best = np.maximum.reduce(benefit[: of_each * groups].reshape(of_each, groups))
+    return np.flatnonzero(benefit >= np.partition(best, groups - k)[groups - k])
 
 
 def _cut(benefit: FloatArray, tier: IntArray, seq: Seqs, rows: Rows, k: int) -> Rows:

@@ -23,6 +23,17 @@ def queues(
     return benefit, tier, list(seq)
 
 
+@given(
+    st.integers(500, 3000), st.integers(1, 300), st.integers(1, 2000), st.integers(0, 2**32 - 1)
+)
+def test_long_queues_are_no_different(n: int, k: int, values: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    benefit = rng.integers(0, values, n).astype(np.float64)
+    seq = rng.permutation(n)
+    got = best_first(benefit, None, seq, k)
+    assert got.tolist() == np.lexsort((seq, -benefit))[:k].tolist()
+
+
 @given(queues(), st.integers(-1, 45))
 def test_the_best_rows_are_those_of_a_full_sort(
     queue: tuple[list[float], list[int] | None, list[int]], k: int
