@@ -15,6 +15,8 @@ from batchpolicy.step_cost import StepShape
 
 AIM = 0.98
 """Part of the time allowed that a step is planned for: predictions err."""
+NEAR, FEW_BLOCKS = 0.25, 5
+"""Part of the prompt tokens, and blocks, up to which a change is none of the load."""
 SHARE = 0.5
 """Part of the time that an answer has gained or lost which one step spends or makes good."""
 LEAST, MOST = 0.8, 2.0
@@ -138,11 +140,16 @@ class LimitController:
         allowed_s = self._allowed_s(rows, targets_s, now_s)
         block, most = self._engine.kv_block_tokens, self._engine.max_token_budget
         found = self._times.prefill_within(AIM * allowed_s, shape, most)
-        tokens = max(found - found % block, block)
-        before = most if self._prefill is None else self._prefill
+        blocks = max(found // block, 1)
+        before = most // block if self._prefill is None else self._prefill // block
+        change = blocks - before
+        if self._prefill is not None and abs(change) < max(NEAR * before, FEW_BLOCKS):
+            # Half the way, so that what it learns from a step cannot throw it to and fro.
+            blocks = before + change // 2
+        tokens = block * blocks
         # Answers gain time until another block fits, and lose it again: that is no change.
-        if abs(tokens - before) > block:
-            self._counters["limits_lowered" if tokens < before else "limits_raised"] += 1
+        if abs(blocks - before) > 1:
+            self._counters["limits_lowered" if blocks < before else "limits_raised"] += 1
         self._prefill = tokens
         if self._engine.lag_steps:
             self._next_s = self._times(shape.with_prefill(tokens))
