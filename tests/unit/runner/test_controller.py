@@ -75,7 +75,7 @@ def _to_and_fro(course: list[int]) -> int:
 
 
 @given(plants())
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 def test_under_constant_load_it_settles_within_a_block_either_way(plant: Plant) -> None:
     plant.add_prompt()
     plant.run(150)
@@ -90,7 +90,7 @@ def test_under_constant_load_it_settles_within_a_block_either_way(plant: Plant) 
 
 
 @given(plants(), st.integers(1, 60))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 def test_after_a_jump_of_the_load_steps_are_right_again_soon(plant: Plant, more: int) -> None:
     plant.add_prompt()
     plant.run(150)
@@ -107,7 +107,7 @@ def test_after_a_jump_of_the_load_steps_are_right_again_soon(plant: Plant, more:
 
 
 @given(plants())
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 def test_it_never_leaves_the_room_between_a_block_and_the_start_values(plant: Plant) -> None:
     plant.add_prompt()
     for _ in range(80):
