@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from batchpolicy import registry
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.policy import Policy
+from batchpolicy.predictor import Predictor
 
 Loc = tuple[str | int, ...]
 """Keys and list positions that lead to a value."""
@@ -212,7 +213,8 @@ def _tells_apart(model: type[BaseModel], value: object) -> bool:
 def _named(base: type[BaseModel], value: object) -> type[BaseModel]:
     """The class that is built from ``{name: ...}`` where a ``base`` is expected."""
     name = cast("dict[str, object]", value).get("name") if isinstance(value, dict) else None
-    find = registry.policy_class if base is Policy else registry.term_class
+    finders = {Policy: registry.policy_class, Predictor: registry.predictor_class}
+    find = finders.get(base, registry.term_class)
     try:
         return find(name) if isinstance(name, str) else base
     except BatchPolicyError:

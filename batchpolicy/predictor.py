@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.component import Component
-from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy.requests import FloatArray, IndexArray, IntArray
 
 LEVELS: FloatArray = np.array([0.05, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.99])
 """Levels of the quantiles; the last one is high, since memory is short where answers are long."""
@@ -91,9 +92,17 @@ def as_much_again(age: FloatArray, levels: FloatArray) -> FloatArray:
     return np.maximum(age, 1.0)[:, None] / (1.0 - np.minimum(levels, 0.99))
 
 
+ENGINE_IDS = "engine"
+"""Token ids as the engine's own tokenizer makes them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests whose lengths are to be predicted; columns of shape ``(n,)``."""
+    """Requests whose lengths are to be predicted; columns of shape ``(n,)``.
+
+    What is not known is ``None``, and ``NaN``, -1 or empty for a single request: every
+    predictor copes without.
+    """
 
     request_id: list[str]
     prompt_tokens: IntArray
@@ -101,9 +110,35 @@ class Arrivals:
     tenant: list[str]
     truth: IntArray | None = None
     """Tokens of the whole answers: only for predictors that require the truth, in replays."""
+    prompt_ids: Sequence[Sequence[int]] | None = None
+    """Token ids of each prompt; predictors look at both ends. Not kept beyond the call."""
+    id_space: str = ENGINE_IDS
+    """What the ids mean. A predictor trained on others leaves them alone."""
+    temperature: FloatArray | None = None
+    turn: IntArray | None = None
+    """Earlier requests of the session."""
+    hour: FloatArray | None = None
+    """Hour of the day at the arrival, 0 to 24, UTC; told, since no predictor reads a clock."""
 
     def __len__(self) -> int:
         return len(self.request_id)
+
+    def take(self, rows: IndexArray) -> Arrivals:
+        """The requests with these numbers, in this order."""
+        which: list[int] = rows.tolist()
+        ids = self.prompt_ids
+        return replace(
+            self,
+            request_id=[self.request_id[i] for i in which],
+            prompt_tokens=self.prompt_tokens[rows],
+            max_tokens=self.max_tokens[rows],
+            tenant=[self.tenant[i] for i in which],
+            truth=None if self.truth is None else self.truth[rows],
+            prompt_ids=None if ids is None else [ids[i] for i in which],
+            temperature=None if self.temperature is None else self.temperature[rows],
+            turn=None if self.turn is None else self.turn[rows],
+            hour=None if self.hour is None else self.hour[rows],
+        )
 
 
 class Predictor(Component, ABC):
@@ -130,7 +165,14 @@ class Predictor(Component, ABC):
         """
 
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
-        """Answers are complete, with so many tokens each, shape ``(n,)``."""
+        """Answers are complete, with so many tokens each, shape ``(n,)``.
+
+        They come in the order in which they ended, some never; state stays bounded.
+        """
+
+    def counts(self) -> Mapping[str, int]:
+        """Counters of its own, such as how often it fell back; they only grow."""
+        return {}
 
 
 def within(quantiles: FloatArray, max_tokens: IntArray) -> LengthDist:

@@ -86,7 +86,7 @@ def load(group: str, name: str) -> object:
     if ":" in name:
         where, _, attribute = name.rpartition(":")
         if where.endswith(".py"):
-            return _attribute(_module_of_file(_absolute(where)), where, attribute)
+            return _attribute(_module_of_file(absolute(where)), where, attribute)
         return _attribute(_module(where, name), where, attribute)
     if name.endswith(".py"):
         raise ConfigError(f"{name!r} names a file; name the class in it too, as {name}:MyClass.")
@@ -166,6 +166,17 @@ def dump_policy(policy: Policy) -> dict[str, object]:
     """What ``build_policy`` makes an equal policy of."""
     parameters = policy.model_dump(mode="json", by_alias=True)
     return {"name": name_of(POLICIES, type(policy)), **parameters}
+
+
+def build_predictor(given: object) -> object:
+    """A predictor inside another, as ``build_term`` makes terms."""
+    return _build(given, PREDICTORS, predictor_class)
+
+
+def dump_predictor(predictor: Predictor) -> dict[str, object]:
+    """What ``build_predictor`` makes an equal predictor of."""
+    parameters = predictor.model_dump(mode="json", by_alias=True)
+    return {"name": name_of(PREDICTORS, type(predictor)), **parameters}
 
 
 def _build(given: object, group: str, class_named: Callable[[str], type[Component]]) -> object:
@@ -286,7 +297,8 @@ def _entry_point(group: str, name: str) -> EntryPoint:
     return found[0]
 
 
-def _absolute(where: str) -> Path:
+def absolute(where: str) -> Path:
+    """A path of a parameter: one that is relative starts from the folder of the policy file."""
     return (_BASE.get() or Path.cwd()) / os.path.expanduser(where)
 
 

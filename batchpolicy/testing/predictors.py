@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -26,6 +29,12 @@ def predictor_checks() -> Iterator[PredictorCheck]:
     yield check_predicting_changes_nothing
     yield check_extremes_are_predicted
     yield check_no_requests_are_no_predictions
+    yield check_it_predicts_before_it_has_seen_anything
+    yield check_what_is_not_known_may_be_missing
+    yield check_any_answer_may_be_observed
+    yield check_what_it_is_given_stays_as_it_was
+    yield check_what_it_returned_is_the_callers
+    yield check_memory_is_bounded
 
 
 def check_predictor(predictor: Predictor) -> None:
@@ -88,10 +97,10 @@ def check_a_request_alone_is_predicted_as_in_a_batch(predictor: Predictor) -> No
     batch, learned = _batch(predictor), _learned(predictor)
     together = learned.predict(batch).quantiles
     for row in range(len(batch)):
-        alone = learned.predict(_rows(batch, [row])).quantiles
+        alone = learned.predict(batch.take(np.array([row]))).quantiles
         if not np.allclose(alone[0], together[row], rtol=1e-9):
             _fail(predictor, f"row {row} alone is predicted otherwise than in a batch")
-    back = learned.predict(_rows(batch, list(range(len(batch)))[::-1])).quantiles[::-1]
+    back = learned.predict(batch.take(np.arange(len(batch))[::-1])).quantiles[::-1]
     if not np.allclose(back, together, rtol=1e-9):
         _fail(predictor, "predictions depend on the order of the batch")
 
@@ -124,38 +133,120 @@ def check_extremes_are_predicted(predictor: Predictor) -> None:
 
 def check_no_requests_are_no_predictions(predictor: Predictor) -> None:
     """An empty batch gives no rows."""
-    found = _learned(predictor).predict(_rows(_batch(predictor), [])).quantiles
+    found = _learned(predictor).predict(_batch(predictor).take(np.arange(0))).quantiles
     if found.shape != (0, len(LEVELS)):
         _fail(predictor, f"returned shape {found.shape} for no requests, expected (0, 9)")
+
+
+def check_it_predicts_before_it_has_seen_anything(predictor: Predictor) -> None:
+    """A cold start gives usable predictions too."""
+    batch = _batch(predictor)
+    _usable(predictor, _fresh(predictor), batch, "before it has seen an answer")
+
+
+def check_what_is_not_known_may_be_missing(predictor: Predictor) -> None:
+    """Columns may be absent, and values NaN, -1 or empty: predictions stay numbers."""
+    batch = _batch(predictor)
+    n = len(batch)
+    bare = replace(batch, prompt_ids=None, temperature=None, turn=None, hour=None)
+    blank = replace(
+        batch,
+        prompt_ids=[[]] * n,
+        temperature=np.full(n, np.nan),
+        turn=np.full(n, -1),
+        hour=np.full(n, np.nan),
+    )
+    foreign = replace(batch, id_space="of some other tokenizer")
+    for one in (bare, blank, foreign):
+        learned = _learned(predictor)
+        learned.observe(one, np.maximum(one.max_tokens // 3, 1))
+        _usable(predictor, learned, one, "where facts of requests are missing")
+
+
+def check_any_answer_may_be_observed(predictor: Predictor) -> None:
+    """None at all, the same one again, an empty one, and one beyond the ceiling."""
+    batch, learned = _batch(predictor), _learned(predictor)
+    learned.observe(batch.take(np.arange(0)), np.zeros(0, dtype=np.int64))
+    for tokens in (
+        batch.max_tokens,
+        batch.max_tokens,
+        0 * batch.max_tokens,
+        batch.max_tokens + 2**40,
+    ):
+        learned.observe(batch, tokens)
+    _usable(predictor, learned, batch, "after unusual answers")
+
+
+def check_what_it_is_given_stays_as_it_was(predictor: Predictor) -> None:
+    """Neither asking nor telling changes the columns of a batch."""
+    batch, same, learned = _batch(predictor), _batch(predictor), _learned(predictor)
+    tokens = np.maximum(batch.max_tokens // 2, 1)
+    learned.predict(batch)
+    learned.observe(batch, tokens)
+    for name in ("prompt_tokens", "max_tokens", "truth", "temperature", "turn", "hour"):
+        before, after = getattr(same, name), getattr(batch, name)
+        if before is not None and not np.array_equal(before, after, equal_nan=True):
+            _fail(predictor, f"changes {name} of the batch that it is given")
+    if [list(ids) for ids in batch.prompt_ids or ()] != [list(i) for i in same.prompt_ids or ()]:
+        _fail(predictor, "changes prompt_ids of the batch that it is given")
+
+
+def check_what_it_returned_is_the_callers(predictor: Predictor) -> None:
+    """Writing into what was returned changes no later prediction."""
+    learned, batch = _learned(predictor), _batch(predictor)
+    first = learned.predict(batch).quantiles
+    kept = first.copy()
+    if first.flags.writeable:
+        first[:] = 1.0
+    if not np.array_equal(learned.predict(batch).quantiles, kept):
+        _fail(predictor, "returns an array that it goes on using")
+
+
+def check_memory_is_bounded(predictor: Predictor) -> None:
+    """Past 8,192 answers, half of one tenant and half of a new one each, it grows no more."""
+    made, sizes = _fresh(predictor), list[int]()
+    batch = _batch(predictor, seed=2, n=512)
+    for part in range(32):
+        names = [f"tenant {part}-{i}" if i % 2 else "one" for i in range(len(batch))]
+        ids = [f"{part}-{i}" for i in range(len(batch))]
+        made.observe(replace(batch, request_id=ids, tenant=names), batch.max_tokens // 2 + 1)
+        if part in (15, 31):
+            sizes.append(_bytes_of(made.__pydantic_private__, set()))
+    if sizes[1] > 1.1 * sizes[0] + 4096:
+        _fail(
+            predictor, f"holds {sizes[0]:,} bytes after 8,192 answers, {sizes[1]:,} after 16,384"
+        )
 
 
 def _batch(predictor: Predictor, seed: int = 0, n: int = 24) -> Arrivals:
     rng = np.random.default_rng(seed)
     ceilings = rng.integers(1, 2000, n)
     truth = rng.integers(1, ceilings, endpoint=True) if TRUTH in predictor.requires else None
+    prompts = rng.integers(1, 4000, n)
     return Arrivals(
         [f"r{seed}-{i}" for i in range(n)],
-        rng.integers(1, 4000, n),
+        prompts,
         ceilings,
         [f"t{i % 3}" if i % 4 else "" for i in range(n)],
         truth,
+        # A few templates, of which each prompt is one; not all are known.
+        [
+            [1000 * (i % 5) + k % 90 for k in range(p)] if i % 6 else []
+            for i, p in enumerate(prompts)
+        ],
+        temperature=np.where(np.arange(n) % 5 == 0, np.nan, 0.7),
+        turn=np.arange(n) % 4 - 1,
+        hour=np.where(np.arange(n) % 7 == 0, np.nan, np.arange(n) % 24.0),
     )
 
 
-def _rows(batch: Arrivals, rows: list[int]) -> Arrivals:
-    some = np.array(rows, dtype=np.intp)
-    return Arrivals(
-        [batch.request_id[i] for i in rows],
-        batch.prompt_tokens[some],
-        batch.max_tokens[some],
-        [batch.tenant[i] for i in rows],
-        None if batch.truth is None else batch.truth[some],
-    )
+def _fresh(predictor: Predictor) -> Predictor:
+    return type(predictor).model_validate(predictor.model_dump(mode="json", by_alias=True))
 
 
 def _learned(predictor: Predictor) -> Predictor:
     """A copy that has seen some answers, so that its state counts."""
-    made = type(predictor).model_validate(predictor.model_dump(mode="json", by_alias=True))
+    made = _fresh(predictor)
     seen = _batch(predictor, seed=1)
     made.observe(seen, np.maximum(seen.max_tokens // 2, 1))
     return made
@@ -163,6 +254,34 @@ def _learned(predictor: Predictor) -> Predictor:
 
 def _predicted(predictor: Predictor) -> FloatArray:
     return _learned(predictor).predict(_batch(predictor)).quantiles
+
+
+def _usable(predictor: Predictor, asked: Predictor, batch: Arrivals, when: str) -> None:
+    """Whether what is asked says numbers that tables may take."""
+    found = np.asarray(asked.predict(batch).quantiles)
+    ascend = found.shape == (len(batch), len(LEVELS)) and (np.diff(found, axis=1) >= 0).all()
+    # Not the other way around: NaN is neither.
+    if not (ascend and (found >= 1.0).all() and (found.max(axis=1) <= batch.max_tokens).all()):
+        _fail(predictor, f"predicts nothing usable {when}")
+
+
+def _bytes_of(value: object, seen: set[int]) -> int:
+    """What an object holds, each part counted once."""
+    if id(value) in seen or isinstance(value, type):
+        return 0
+    seen.add(id(value))
+    total = sys.getsizeof(value)
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
+        total += sum(_bytes_of(part, seen) for pair in pairs for part in pair)
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        total += sum(_bytes_of(part, seen) for part in cast("list[Any]", value))
+    else:
+        names = getattr(type(value), "__slots__", ())
+        parts = [getattr(value, name, None) for name in names] + [getattr(value, "__dict__", None)]
+        parts.append(getattr(value, "__pydantic_private__", None))
+        total += sum(_bytes_of(part, seen) for part in parts)
+    return total
 
 
 def _fail(predictor: Predictor, message: str) -> NoReturn:

@@ -1,0 +1,107 @@
+"""Predictions from earlier answers alone: of everybody, or of the tenant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, PositiveInt, PrivateAttr
+from typing_extensions import override
+
+from batchpolicy.predictor import Arrivals, LengthDist, Predictor, within
+from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy_predictors.samples import Window, guessed
+
+WindowSize = Annotated[int, Field(ge=8, le=100_000)]
+
+
+class HistoryConditional(Predictor):
+    """Answers are as long as the latest ones, given how long they are already.
+
+    One distribution for all; what tells requests apart is their age (``LengthDist.given``).
+    Answers that ended at their ceiling count as longer than that.
+
+    References
+    ----------
+    R. Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025.
+    """
+
+    window: WindowSize = 1000
+    """Answers that are remembered, the latest ones."""
+    first_guess_tokens: PositiveInt = 256
+    """Typical length before answers were seen."""
+
+    _all: Window = PrivateAttr()
+
+    @override
+    def model_post_init(self, context: object) -> None:
+        self._all = Window(self.window, guessed(self.first_guess_tokens))
+
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        return within(np.tile(self._all.quantiles, (len(batch), 1)), batch.max_tokens)
+
+    @override
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        for tokens, cut in _ended(batch, output_tokens):
+            self._all.add(tokens, cut)
+        if len(batch):
+            self._all.settle()
+
+
+class TenantHistory(Predictor):
+    """Answers are as long as the latest ones of their tenant.
+
+    Before a tenant has 32 answers, what everybody's answers say counts for the rest. Of
+    more than ``most_tenants`` the one not heard of for longest is forgotten.
+    """
+
+    window: WindowSize = 256
+    """Answers of a tenant that are remembered, the latest ones; of all together as many again."""
+    most_tenants: PositiveInt = 1024
+    """Tenants that are remembered."""
+    first_guess_tokens: PositiveInt = 256
+    """Typical length before answers were seen."""
+
+    _all: Window = PrivateAttr()
+    _tenants: dict[str, Window] = PrivateAttr(default_factory=dict[str, Window])
+    """The one heard of last comes last."""
+
+    @override
+    def model_post_init(self, context: object) -> None:
+        self._all = Window(self.window, guessed(self.first_guess_tokens))
+
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        return within(self.quantiles_of(batch.tenant), batch.max_tokens)
+
+    def quantiles_of(self, tenants: list[str]) -> FloatArray:
+        """Quantiles for requests of these tenants, shape ``(n, 9)``, whatever their ceilings."""
+        found = [self._tenants.get(tenant, self._all).quantiles for tenant in tenants]
+        return np.array(found).reshape(len(tenants), -1 if tenants else 9)
+
+    @override
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        if not len(batch):
+            return
+        for tokens, cut in _ended(batch, output_tokens):
+            self._all.add(tokens, cut)
+        self._all.settle()
+        touched: dict[str, Window] = {}
+        for tenant, (tokens, cut) in zip(batch.tenant, _ended(batch, output_tokens), strict=True):
+            if not tenant:
+                continue  # of nobody in particular
+            window = self._tenants.pop(tenant, None) or Window(self.window, self._all.quantiles)
+            self._tenants[tenant] = touched[tenant] = window
+            window.add(tokens, cut)
+        for window in touched.values():
+            window.settle(self._all.quantiles)
+        while len(self._tenants) > self.most_tenants:
+            del self._tenants[next(iter(self._tenants))]
+
+
+def _ended(batch: Arrivals, output_tokens: IntArray) -> list[tuple[float, bool]]:
+    """Length of each answer, and whether its ceiling cut it."""
+    tokens = np.maximum(output_tokens, 1)
+    cut = output_tokens >= batch.max_tokens
+    return list(zip(tokens.astype(np.float64).tolist(), cut.tolist(), strict=True))

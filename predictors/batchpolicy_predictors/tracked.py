@@ -1,0 +1,192 @@
+"""A predictor held against the answers that come, and doubted as far as it fails."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, cast
+
+import numpy as np
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PositiveInt,
+    PrivateAttr,
+    field_validator,
+)
+from typing_extensions import override
+
+from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor, within
+from batchpolicy.registry import build_predictor, dump_predictor
+from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy_predictors.histories import TenantHistory
+from batchpolicy_predictors.rank_metrics import kendall_tau
+from batchpolicy_predictors.samples import between
+
+logger = logging.getLogger(__name__)
+
+Inner = Annotated[Predictor, BeforeValidator(build_predictor), PlainSerializer(dump_predictor)]
+"""A predictor as a parameter: in a file its name, or a mapping with name and parameters."""
+
+REFIT = 16
+"""New answers after which trust is measured anew."""
+NINETY = int(np.flatnonzero(LEVELS == 0.9)[0])
+MIDDLE = int(np.flatnonzero(LEVELS == 0.5)[0])
+LOST, REGAINED = 0.25, 0.5
+"""Trust below which a predictor is not asked any more, and above which it is again."""
+_LEAST_COVERED, _NO_MORE_COVERED = 0.05, 0.20
+"""Distance of the coverage from 0.9 up to which it is sound, and from which on it is none."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What was predicted of the latest answers of a class, and how they came out."""
+
+    seen: deque[tuple[float, float, bool]]
+    """Predicted median, tokens of the answer, whether it lay within the 0.9 quantile."""
+    new: int = 0
+    tau: float = float("nan")
+    coverage: float = float("nan")
+    trust: float = 1.0
+    """Weight of the predictor; 0 where it has fallen back to the history."""
+    fallen: bool = field(default=False)
+
+
+class Tracked(Predictor):
+    """What another predictor says, shrunk towards the history of lengths as far as it fails.
+
+    Of each tenant and of all, the latest ``window`` answers tell the rank correlation (Kendall's
+    tau-b) of its medians and the coverage of its 0.9 quantile. From ``tau_enough`` on, and
+    with a coverage within 5 points of 0.9, it is taken at its word; between that and no
+    correlation, or 20 points, its quantiles go towards those of ``tenant-history``. Below a
+    quarter of trust it counts no more, until it has earned a half again: then all requests
+    of a class are equally long, so that no order by length is left. Each fall and each
+    recovery is counted and logged.
+    """
+
+    inner: Inner
+    """The predictor that is tracked: a name, or a mapping with its name and parameters."""
+    window: Annotated[int, Field(ge=32, le=2048)] = 128
+    """Answers of a class that count, the latest ones."""
+    least_answers: Annotated[int, Field(ge=16, le=2048)] = 48
+    """Answers before which a class trusts as all do."""
+    tau_enough: Annotated[float, Field(gt=0, le=1)] = 0.15
+    """Correlation that is worth to be followed."""
+    most_tenants: PositiveInt = 256
+    """Tenants that are tracked for themselves; of more, the one not heard of for longest goes."""
+
+    _history: TenantHistory = PrivateAttr(default_factory=TenantHistory)
+    _all: Record = PrivateAttr()
+    _tenants: dict[str, Record] = PrivateAttr(default_factory=dict[str, Record])
+    _falls: int = PrivateAttr(default=0)
+    _recoveries: int = PrivateAttr(default=0)
+
+    @field_validator("inner")
+    @classmethod
+    def _is_tracked_once(cls, inner: Predictor) -> Predictor:
+        if isinstance(inner, Tracked):
+            raise ValueError("expected a predictor that is not tracked already")
+        return inner
+
+    @override
+    def model_post_init(self, context: object) -> None:
+        self._all = self._record()
+
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        trust = self.trust_in(batch.tenant)
+        said = self.inner.predict(batch).quantiles
+        if (trust == 1.0).all():
+            return LengthDist(said)
+        history = self._history.quantiles_of(batch.tenant)
+        return within(between(history, said, trust[:, None]), batch.max_tokens)
+
+    @override
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        if not len(batch):
+            return
+        # Asked now rather than remembered: of these answers it has not been told yet.
+        said = self.inner.predict(batch).quantiles
+        middle, covered = said[:, MIDDLE], output_tokens <= said[:, NINETY]
+        for tenant, row in zip(
+            batch.tenant,
+            zip(middle.tolist(), output_tokens.tolist(), covered.tolist(), strict=True),
+            strict=True,
+        ):
+            self._add(self._all, row, "all requests")
+            if tenant:
+                record = self._tenants.pop(tenant, None) or self._record()
+                self._tenants[tenant] = record
+                self._add(record, row, f"tenant {tenant!r}")
+        while len(self._tenants) > self.most_tenants:
+            del self._tenants[next(iter(self._tenants))]
+        self.inner.observe(batch, output_tokens)
+        self._history.observe(batch, output_tokens)
+
+    @override
+    def counts(self) -> Mapping[str, int]:
+        own = {"predictor_fallbacks": self._falls, "predictor_recoveries": self._recoveries}
+        return {**self.inner.counts(), **own}
+
+    def trust_in(self, tenants: list[str]) -> FloatArray:
+        """Weight of the inner predictor for requests of these tenants, shape ``(n,)``."""
+        found = [self.record_of(tenant).trust for tenant in tenants]
+        return np.array(found, dtype=np.float64)
+
+    def record_of(self, tenant: str) -> Record:
+        """What is known of the predictions for a tenant, or for all while that is little."""
+        record = self._tenants.get(tenant)
+        known = record is not None and len(record.seen) >= self.least_answers
+        return record if record is not None and known else self._all
+
+    def _record(self) -> Record:
+        return Record(deque(maxlen=self.window))
+
+    def _add(self, record: Record, row: tuple[float, float, bool], whose: str) -> None:
+        record.seen.append(row)
+        record.new += 1
+        if len(record.seen) < self.least_answers or record.new < REFIT:
+            return
+        record.new = 0
+        predicted, truth, covered = np.array(record.seen, dtype=np.float64).T
+        tau = kendall_tau(predicted, truth)
+        record.tau = 0.0 if np.isnan(tau) else tau
+        record.coverage = float(covered.mean())
+        off = abs(record.coverage - LEVELS[NINETY])
+        trust = min(
+            record.tau / self.tau_enough,
+            (_NO_MORE_COVERED - off) / (_NO_MORE_COVERED - _LEAST_COVERED),
+        )
+        trust = float(min(max(trust, 0.0), 1.0))
+        self._turned(record, trust, whose)
+        record.trust = 0.0 if record.fallen else trust
+
+    def _turned(self, record: Record, trust: float, whose: str) -> None:
+        """Note whether the predictor has lost, or regained, its say."""
+        if record.fallen == (trust < (REGAINED if record.fallen else LOST)):
+            return
+        record.fallen = not record.fallen
+        self._falls += record.fallen
+        self._recoveries += not record.fallen
+        logger.warning(
+            "predictor %s %s for %s: tau %.2f, %.0f%% within its 0.9 quantile",
+            type(self.inner).__name__,
+            "fails, and earlier answers speak" if record.fallen else "is followed again",
+            whose,
+            record.tau,
+            100.0 * record.coverage,
+        )
+
+
+class _OfBoth:
+    """What an object requires is what its inner predictor does."""
+
+    def __get__(self, predictor: Tracked | None, cls: type[Tracked]) -> frozenset[str]:
+        return frozenset() if predictor is None else predictor.inner.requires
+
+
+# Not in the class body, where the base class's is a plain value.
+Tracked.requires = cast("frozenset[str]", cast(Any, _OfBoth()))
