@@ -40,6 +40,7 @@ _SUMMARIES = {
     "ab": "Compare policies on an engine: paired intervals, losers shown.",
     "cases": "Run scheduling cases: what each asks, what came out.",
     "conformance": "Hold the light engine to the step plans of a real one.",
+    "predictor": "Train predictors of output lengths on prompts and answers, and judge them.",
     "calibrate": "Fit a profile to a real run and judge it on requests the fit did not see.",
 }
 

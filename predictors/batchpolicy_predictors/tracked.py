@@ -35,7 +35,7 @@ REFIT = 16
 """New answers after which trust is measured anew."""
 NINETY = int(np.flatnonzero(LEVELS == 0.9)[0])
 MIDDLE = int(np.flatnonzero(LEVELS == 0.5)[0])
-LOST, REGAINED = 0.25, 0.5
+LOST, REGAINED = 0.1, 0.75
 """Trust below which a predictor is not asked any more, and above which it is again."""
 _LEAST_COVERED, _NO_MORE_COVERED = 0.05, 0.20
 """Distance of the coverage from 0.9 up to which it is sound, and from which on it is none."""
@@ -47,6 +47,8 @@ class Record:
 
     seen: deque[tuple[float, float, bool]]
     """Predicted median, tokens of the answer, whether it lay within the 0.9 quantile."""
+    since: int
+    """Answers since it last fell or recovered."""
     new: int = 0
     tau: float = float("nan")
     coverage: float = float("nan")
@@ -62,16 +64,16 @@ class Tracked(Predictor):
     tau-b) of its medians and the coverage of its 0.9 quantile. From ``tau_enough`` on, and
     with a coverage within 5 points of 0.9, it is taken at its word; between that and no
     correlation, or 20 points, its quantiles go towards those of ``tenant-history``. Below a
-    quarter of trust it counts no more, until it has earned a half again: then all requests
+    tenth of trust it counts no more, until it has earned three quarters again: then all requests
     of a class are equally long, so that no order by length is left. Each fall and each
-    recovery is counted and logged.
+    recovery is counted and logged; from one to the next all of the window has to be new.
     """
 
     inner: Inner
     """The predictor that is tracked: a name, or a mapping with its name and parameters."""
-    window: Annotated[int, Field(ge=32, le=2048)] = 128
+    window: Annotated[int, Field(ge=32, le=2048)] = 256
     """Answers of a class that count, the latest ones."""
-    least_answers: Annotated[int, Field(ge=16, le=2048)] = 48
+    least_answers: Annotated[int, Field(ge=16, le=2048)] = 96
     """Answers before which a class trusts as all do."""
     tau_enough: Annotated[float, Field(gt=0, le=1)] = 0.15
     """Correlation that is worth to be followed."""
@@ -143,11 +145,12 @@ class Tracked(Predictor):
         return record if record is not None and known else self._all
 
     def _record(self) -> Record:
-        return Record(deque(maxlen=self.window))
+        return Record(deque(maxlen=self.window), since=self.window)
 
     def _add(self, record: Record, row: tuple[float, float, bool], whose: str) -> None:
         record.seen.append(row)
         record.new += 1
+        record.since += 1
         if len(record.seen) < self.least_answers or record.new < REFIT:
             return
         record.new = 0
@@ -168,7 +171,10 @@ class Tracked(Predictor):
         """Note whether the predictor has lost, or regained, its say."""
         if record.fallen == (trust < (REGAINED if record.fallen else LOST)):
             return
-        record.fallen = not record.fallen
+        # A correlation of some hundred answers errs by 0.05: no turns to and fro.
+        if record.since < self.window:
+            return
+        record.fallen, record.since = not record.fallen, 0
         self._falls += record.fallen
         self._recoveries += not record.fallen
         logger.warning(

@@ -1,0 +1,307 @@
+"""What predictors cost, and how good they are where they were trained and elsewhere."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from batchpolicy import registry
+from batchpolicy.bench import Bench, BenchReport, Measurement, Progress, ResultTable
+from batchpolicy.errors import ConfigError
+from batchpolicy.predictor import TRUTH, Arrivals, Predictor
+from batchpolicy.requests import FloatArray
+from batchpolicy_predictors.gradient_boosting import GradientBoosting
+from batchpolicy_predictors.histories import HistoryConditional, TenantHistory
+from batchpolicy_predictors.model_file import write_model
+from batchpolicy_predictors.plain import Constant
+from batchpolicy_predictors.template_neighbours import TemplateNeighbours
+from batchpolicy_predictors.tracked import Tracked
+from batchpolicy_predictors.training import latency
+from batchpolicy_predictors.training.examples import Examples
+from batchpolicy_predictors.training.generated import generated
+from batchpolicy_predictors.training.judging import Quality, asked_in_turn, quality, tell
+from batchpolicy_predictors.training.reading import read_examples
+from batchpolicy_predictors.training.tokens import Words
+from batchpolicy_predictors.training.train import split_of, train
+
+GENERATED = "generated"
+OBSERVED = 500
+"""Answers after which coverage is judged."""
+ONE_ROW_US, MANY_ROWS, MANY_ROWS_US = 200.0, 64, 1000.0
+IN_DISTRIBUTION, AFTER_A_SHIFT = 0.03, 0.05
+BOOSTED = "gradient-boosting"
+_TEXTS = Path("data") / "traces" / "text"
+_QUESTIONS = "arena_hard_v0.1_question.jsonl.gz"
+_FILES = {
+    "gpt-4": ("arena_hard_v0.1_gpt-4-0314.jsonl.gz", _QUESTIONS),
+    "gpt-3.5": ("arena_hard_v0.1_gpt-3.5-turbo-0125.jsonl.gz", _QUESTIONS),
+    "GPTeacher": ("gpteacher_codegen_instruct.json.gz", None),
+}
+_COLUMNS = ("tau", "C-index", "pinball .5", "pinball .9", "within .9", "MAE", "bucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Rows to fit to, and rows that come then; several times, if there are few."""
+
+    name: str
+    splits: Sequence[tuple[Examples, Examples]]
+    shifted: bool
+
+
+class PredictorsBench(Bench):
+    """Latency, quality and coverage of the predictors."""
+
+    summary: ClassVar[str] = "cost of predictors of output lengths, and how good they are"
+
+    def __init__(self) -> None:
+        self._data: str | None = None
+
+    @override
+    def choose_workload(self, workload: str) -> None:
+        self._data = workload
+
+    @override
+    def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:
+        folder = None if self._data == GENERATED else _found(self._data)
+        streams = list(_made_up(quick) if folder is None else _from_texts(folder, quick))
+        measured: list[Measurement] = []
+        with tempfile.TemporaryDirectory() as place:
+            measured += (costs := list(_costs(Path(place), progress, quick)))[-1][1]
+            tables = [_cost_table(costs)]
+            for stream in streams:
+                progress(f"training for {stream.name}")
+                judged, later = _judged(stream, Path(place), progress)
+                measured += _figures(stream, judged, later)
+                tables.append(_quality_table(stream, judged))
+        source = "made-up data, for which no goal was set" if folder is None else "texts"
+        return BenchReport(
+            f"Predictors of output lengths on {source}",
+            measured,
+            (
+                "Each predictor is asked about one row after another and hears of each answer "
+                "before the next; histories and neighbours were told the rows that the model was "
+                "fitted to. Pinball loss and MAE in tokens; bucket: the median lies in the right "
+                "one of 32, 64, ... 2,048.",
+                *(
+                    ["Name the folder of the texts with --workload to measure on them."]
+                    if folder is None
+                    else [
+                        "Prompts are hashed words in place of token ids; the lengths of GPTeacher "
+                        "are estimated by them, those of arena-hard are given. With 400 rows of "
+                        "deliberately hard questions to learn from, tau is low on arena-hard."
+                    ]
+                ),
+            ),
+            tables,
+        )
+
+
+def _found(named: str | None) -> Path | None:
+    """The folder of the texts: as it was named, or beside the checkout; None without one."""
+    if named is not None:
+        folder = Path(named)
+        missing = [name for name, _ in _FILES.values() if not (folder / name).is_file()]
+        if missing:
+            raise ConfigError(
+                f"--workload {named}: expected {GENERATED}, or a folder with {', '.join(missing)}."
+            )
+        return folder
+    start = Path.cwd()
+    for one in (start, *sorted(p for p in start.parent.glob("*") if p.is_dir())):
+        if all((one / _TEXTS / name).is_file() for name, _ in _FILES.values()):
+            return one / _TEXTS
+    return None
+
+
+def _made_up(quick: bool) -> Iterator[Stream]:
+    rows = 1200 if quick else 4000
+    split = split_of(generated(rows, 1), "group", 0.5, 0)
+    yield Stream("made-up prompts", [split], False)
+    others = generated(rows, 2, shifted=True)
+    yield Stream("other templates, shorter answers", [(split[0], others)], True)
+
+
+def _from_texts(folder: Path, quick: bool) -> Iterator[Stream]:
+    data: dict[str, Examples] = {}
+    for name, (answers, questions) in _FILES.items():
+        asks = None if questions is None else folder / questions
+        data[name] = read_examples(folder / answers, asks, {}, Words())
+    teacher = data["GPTeacher"]
+    if quick:
+        teacher = data["GPTeacher"] = teacher.take(np.arange(1500))
+    yield Stream("GPTeacher, in distribution", [split_of(teacher, "group", 0.5, 0)], False)
+    for name in ("gpt-4", "gpt-3.5"):
+        yield Stream(f"{name} on arena-hard, in distribution", list(_in_fifths(data[name])), False)
+    gpt4 = data["gpt-4"]
+    yield Stream("from gpt-4 to gpt-3.5, the same prompts", [(gpt4, data["gpt-3.5"])], True)
+    yield Stream("from gpt-4 on arena-hard to GPTeacher", [(gpt4, teacher)], True)
+
+
+def _in_fifths(rows: Examples) -> Iterator[tuple[Examples, Examples]]:
+    """Each fifth of the groups once held out of the rest."""
+    place = np.argsort(np.argsort(rows.group_hashes(), kind="stable"), kind="stable") % 5
+    for k in range(5):
+        yield rows.take(np.flatnonzero(place != k)), rows.take(np.flatnonzero(place == k))
+
+
+def _kinds(typical: int, path: Path) -> Mapping[str, Callable[[], Predictor]]:
+    return {
+        BOOSTED: lambda: GradientBoosting(model=path),
+        "gradient-boosting, without ids": lambda: GradientBoosting(model=path),
+        "gradient-boosting, not corrected": lambda: GradientBoosting(model=path, online=False),
+        "tracked gradient-boosting": lambda: Tracked(inner=GradientBoosting(model=path)),
+        "template-neighbours": TemplateNeighbours,
+        "tenant-history": TenantHistory,
+        "history-conditional": HistoryConditional,
+        "constant": lambda: Constant(output_tokens=typical),
+    }
+
+
+def _judged(
+    stream: Stream, place: Path, progress: Progress
+) -> tuple[dict[str, Quality], dict[str, Quality]]:
+    """Figures on all rows that come, and on those after the first ``OBSERVED``."""
+    said: dict[str, list[FloatArray]] = {}
+    for number, (fitted, then) in enumerate(stream.splits):
+        path = place / f"{number}.bp"
+        about = {"by": "group", "seed": 0}
+        write_model(train(fitted, fitted, about, "", lambda _: None), path)
+        typical = max(1, round(float(np.median(fitted.output_tokens))))
+        for name, make in _kinds(typical, path).items():
+            progress(f"{stream.name}: {name}")
+            predictor, rows = make(), then
+            if not name.startswith(("gradient", "tracked")):
+                tell(predictor, fitted)
+            if name.endswith("without ids"):
+                rows = replace(then, arrivals=replace(then.arrivals, prompt_ids=None))
+            told = not name.endswith("not corrected")
+            said.setdefault(name, []).append(asked_in_turn(predictor, rows, told=told))
+    truth = np.concatenate([then.output_tokens for _, then in stream.splits])
+    together = {name: np.concatenate(parts) for name, parts in said.items()}
+    later: dict[str, Quality] = {}
+    if len(stream.splits) == 1 and len(truth) >= OBSERVED + 100:
+        later = {n: quality(q[OBSERVED:], truth[OBSERVED:]) for n, q in together.items()}
+    return {name: quality(one, truth) for name, one in together.items()}, later
+
+
+def _figures(
+    stream: Stream, judged: Mapping[str, Quality], later: Mapping[str, Quality]
+) -> Iterator[Measurement]:
+    ours, history = judged[BOOSTED], judged["tenant-history"]
+    if not stream.shifted:
+        for level, mine, other in (
+            (".5", ours.pinball_50, history.pinball_50),
+            (".9", ours.pinball_90, history.pinball_90),
+        ):
+            yield Measurement(
+                f"{stream.name}: pinball at {level} over that of tenant-history",
+                f"{mine / other:.2f}x ({other:.1f} to {mine:.1f} tokens, {ours.rows:,} rows)",
+                "< 1x",
+                mine < other,
+            )
+    if BOOSTED not in later:
+        return
+    most = AFTER_A_SHIFT if stream.shifted else IN_DISTRIBUTION
+    covered = later[BOOSTED].coverage_90
+    yield Measurement(
+        f"{stream.name}: within the .9 quantile after {OBSERVED} answers",
+        f"{covered:.1%} of {later[BOOSTED].rows:,}",
+        f"90% +- {100 * most:.0f} points",
+        abs(covered - 0.9) <= most,
+    )
+
+
+def _quality_table(stream: Stream, judged: Mapping[str, Quality]) -> ResultTable:
+    rows = [
+        (
+            name,
+            "-" if one.tau != one.tau else f"{one.tau:.3f}",
+            f"{one.c_index:.3f}",
+            f"{one.pinball_50:.1f}",
+            f"{one.pinball_90:.1f}",
+            f"{one.coverage_90:.1%}",
+            f"{one.mae:.1f}",
+            f"{one.bucket_accuracy:.1%}",
+        )
+        for name, one in judged.items()
+    ]
+    fitted, then = stream.splits[0]
+    times = f"{len(stream.splits)} times " if len(stream.splits) > 1 else ""
+    note = f"{times}{len(fitted):,} rows of {fitted.name} fitted to, {len(then):,} judged."
+    return ResultTable(stream.name, ("predictor", *_COLUMNS), rows, note)
+
+
+_Cost = tuple[tuple[str, ...], list[Measurement]]
+
+
+def _costs(place: Path, progress: Progress, quick: bool) -> Iterator[_Cost]:
+    """A row of the table for each kind, and the figures of the one that has goals, last."""
+    path = place / "largest.bp"
+    latency.largest_model(path)
+    parameters = {
+        "constant": {"output_tokens": 300},
+        BOOSTED: {"model": str(path)},
+        "tracked": {"inner": {"name": BOOSTED, "model": str(path)}},
+    }
+    names = registry.names(registry.PREDICTORS)
+    for name in sorted(names, key=lambda one: (one == BOOSTED, one)):
+        if name not in parameters and not _needs_nothing(name):
+            continue
+        progress(f"timing {name}")
+        made = registry.predictor_class(name).model_validate(parameters.get(name, {}))
+        truth = TRUTH in made.requires
+        latency.used(made, truth=truth)
+        one = [latency.batch(1, k, truth=truth) for k in range(50)]
+        many = [latency.batch(MANY_ROWS, k, truth=truth) for k in range(10)]
+        calls = 200 if quick else 4000
+        single = latency.times_us(made.predict, one, calls)
+        batched = latency.times_us(made.predict, many, calls // 8)
+        heard = latency.times_us(_telling(made), one, calls // 4)
+        shown = [
+            f"{latency.percentile(times, part):,.0f}"
+            for times in (single, batched, heard)
+            for part in (0.5, 0.99)
+        ]
+        figures: list[Measurement] = []
+        if name == BOOSTED:
+            for rows, times, most in ((1, single, ONE_ROW_US), (64, batched, MANY_ROWS_US)):
+                high = latency.percentile(times, 0.99)
+                figures.append(
+                    Measurement(
+                        f"{BOOSTED}: {rows} row{'s' * (rows > 1)}, p99",
+                        f"{high:,.0f} us (p50 {latency.percentile(times, 0.5):,.0f})",
+                        f"<= {most:,.0f} us",
+                        high <= most,
+                    )
+                )
+        yield (name, *shown), figures
+
+
+def _telling(predictor: Predictor) -> Callable[[Arrivals], object]:
+    outputs = np.array([300])
+    return lambda batch: predictor.observe(batch, outputs)
+
+
+def _needs_nothing(name: str) -> bool:
+    fields = registry.predictor_class(name).model_fields.values()
+    return not any(field.is_required() for field in fields)
+
+
+def _cost_table(costs: list[_Cost]) -> ResultTable:
+    heads = ("one row", f"{MANY_ROWS} rows", "an answer")
+    columns = [f"{head}, p{part}" for head in heads for part in (50, 99)]
+    return ResultTable(
+        "Microseconds",
+        ("predictor", *columns),
+        [row for row, _ in costs],
+        f"In-process, one thread, after 1,000 answers; prompts of {latency.PROMPT_TOKENS} token "
+        "ids as Python lists; gradient-boosting with as many trees as training ever makes. An "
+        "answer: hearing of one.",
+    )

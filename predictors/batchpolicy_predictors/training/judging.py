@@ -1,0 +1,94 @@
+"""How good predictions were, once the answers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from batchpolicy.predictor import LEVELS, LengthDist, Predictor
+from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy_predictors.rank_metrics import concordance, kendall_tau
+from batchpolicy_predictors.training.examples import Examples
+
+BUCKETS = np.array([32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0])
+"""Between these numbers of tokens a bucket is right."""
+MIDDLE, NINETY = (int(np.flatnonzero(LEVELS == level)[0]) for level in (0.5, 0.9))
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Figures of one predictor on some rows; lengths in tokens."""
+
+    rows: int
+    tau: float
+    """Kendall's tau-b of predicted medians and lengths; NaN if all predictions are equal."""
+    c_index: float
+    pinball_50: float
+    """Mean pinball loss of the median; half the mean absolute error."""
+    pinball_90: float
+    coverage: tuple[float, ...]
+    """Part of the answers within the quantile at each of ``LEVELS``."""
+    mae: float
+    bucket_accuracy: float
+    """Part of the answers in the bucket of the median, bounds 32, 64 and so on to 2,048."""
+
+    @property
+    def coverage_90(self) -> float:
+        """Part of the answers within the 0.9 quantile."""
+        return self.coverage[NINETY]
+
+    def document(self) -> dict[str, object]:
+        """As JSON has it; None for what cannot be told."""
+        told = {name: None if value != value else value for name, value in asdict(self).items()}
+        return {**told, "coverage_90": self.coverage_90}
+
+
+def pinball(truth: FloatArray, quantile: FloatArray, level: float) -> float:
+    """Mean loss of a quantile, which the true one makes least."""
+    above = truth - quantile
+    return float(np.maximum(level * above, (level - 1.0) * above).mean())
+
+
+def quality(quantiles: FloatArray, output_tokens: IntArray) -> Quality:
+    """Figures of predicted quantiles, shape ``(n, 9)``, n at least 1."""
+    truth, median = output_tokens.astype(np.float64), quantiles[:, MIDDLE]
+    right = np.searchsorted(BUCKETS, median) == np.searchsorted(BUCKETS, truth)
+    return Quality(
+        rows=len(truth),
+        tau=kendall_tau(median, truth),
+        c_index=concordance(median, truth),
+        pinball_50=pinball(truth, median, 0.5),
+        pinball_90=pinball(truth, quantiles[:, NINETY], 0.9),
+        coverage=tuple((truth[:, None] <= quantiles).mean(axis=0).tolist()),
+        mae=float(np.abs(truth - median).mean()),
+        bucket_accuracy=float(right.mean()),
+    )
+
+
+def asked_in_turn(predictor: Predictor, rows: Examples, *, told: bool = True) -> FloatArray:
+    """What a predictor says of each row, shape ``(n, 9)``.
+
+    Where ``told``, it hears of each answer before the next row, as if one request were served
+    at a time.
+    """
+    if not told:
+        return predictor.predict(rows.arrivals).quantiles
+    return np.concatenate(list(_in_turn(predictor, rows)))
+
+
+def tell(predictor: Predictor, rows: Examples) -> None:
+    """Let a predictor observe rows, one after another."""
+    for row in range(len(rows)):
+        one = np.array([row])
+        predictor.observe(rows.arrivals.take(one), rows.output_tokens[one])
+
+
+def _in_turn(predictor: Predictor, rows: Examples) -> Iterator[FloatArray]:
+    for row in range(len(rows)):
+        one = np.array([row])
+        batch = rows.arrivals.take(one)
+        said: LengthDist = predictor.predict(batch)
+        yield said.quantiles
+        predictor.observe(batch, rows.output_tokens[one])
