@@ -213,9 +213,11 @@ def _tells_apart(model: type[BaseModel], value: object) -> bool:
 def _named(base: type[BaseModel], value: object) -> type[BaseModel]:
     """The class that is built from ``{name: ...}`` where a ``base`` is expected."""
     name = cast("dict[str, object]", value).get("name") if isinstance(value, dict) else None
-    finders = {Policy: registry.policy_class, Predictor: registry.predictor_class}
-    find = finders.get(base, registry.term_class)
+    if not isinstance(name, str):
+        return base
     try:
-        return find(name) if isinstance(name, str) else base
+        if base is Policy:
+            return registry.policy_class(name)
+        return (registry.predictor_class if base is Predictor else registry.term_class)(name)
     except BatchPolicyError:
         return base

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -272,7 +272,7 @@ def _bytes_of(value: object, seen: set[int]) -> int:
     seen.add(id(value))
     total = sys.getsizeof(value)
     if isinstance(value, dict):
-        pairs = cast("dict[Any, Any]", value).items()
+        pairs = cast("Mapping[Any, Any]", value).items()
         total += sum(_bytes_of(part, seen) for pair in pairs for part in pair)
     elif isinstance(value, list | tuple | set | frozenset | deque):
         total += sum(_bytes_of(part, seen) for part in cast("list[Any]", value))

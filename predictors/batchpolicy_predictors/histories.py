@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, PrivateAttr
 from typing_extensions import override
 
-from batchpolicy.predictor import Arrivals, LengthDist, Predictor, within
+from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor, within
 from batchpolicy.requests import FloatArray, IntArray
 from batchpolicy_predictors.samples import Window, guessed
 
@@ -78,7 +78,7 @@ class TenantHistory(Predictor):
     def quantiles_of(self, tenants: list[str]) -> FloatArray:
         """Quantiles for requests of these tenants, shape ``(n, 9)``, whatever their ceilings."""
         found = [self._tenants.get(tenant, self._all).quantiles for tenant in tenants]
-        return np.array(found).reshape(len(tenants), -1 if tenants else 9)
+        return np.concatenate(found).reshape(-1, len(LEVELS)) if found else np.empty((0, 9))
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:

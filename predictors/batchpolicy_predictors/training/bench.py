@@ -206,13 +206,15 @@ def _figures(
                 "< 1x",
                 mine < other,
             )
-    if BOOSTED not in later:
+    if BOOSTED not in later and not stream.shifted:
         return
     most = AFTER_A_SHIFT if stream.shifted else IN_DISTRIBUTION
-    covered = later[BOOSTED].coverage_90
+    found = later.get(BOOSTED, ours)
+    covered = found.coverage_90
+    when = f"after {OBSERVED} answers" if BOOSTED in later else "from the first answer on"
     yield Measurement(
-        f"{stream.name}: within the .9 quantile after {OBSERVED} answers",
-        f"{covered:.1%} of {later[BOOSTED].rows:,}",
+        f"{stream.name}: within the .9 quantile {when}",
+        f"{covered:.1%} of {found.rows:,}",
         f"90% +- {100 * most:.0f} points",
         abs(covered - 0.9) <= most,
     )
@@ -235,6 +237,8 @@ def _quality_table(stream: Stream, judged: Mapping[str, Quality]) -> ResultTable
     fitted, then = stream.splits[0]
     times = f"{len(stream.splits)} times " if len(stream.splits) > 1 else ""
     note = f"{times}{len(fitted):,} rows of {fitted.name} fitted to, {len(then):,} judged."
+    if times:
+        note += " What a fifth holds the rest lacks: a constant has tau below 0."
     return ResultTable(stream.name, ("predictor", *_COLUMNS), rows, note)
 
 
@@ -301,7 +305,7 @@ def _cost_table(costs: list[_Cost]) -> ResultTable:
         "Microseconds",
         ("predictor", *columns),
         [row for row, _ in costs],
-        f"In-process, one thread, after 1,000 answers; prompts of {latency.PROMPT_TOKENS} token "
-        "ids as Python lists; gradient-boosting with as many trees as training ever makes. An "
+        "Time of one thread, in-process, after 1,000 answers; prompts of "
+        f"{latency.PROMPT_TOKENS} token ids as Python lists; gradient-boosting with as many trees as training ever makes. An "
         "answer: hearing of one.",
     )

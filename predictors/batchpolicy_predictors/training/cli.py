@@ -8,7 +8,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from batchpolicy.errors import ConfigError
 from batchpolicy_predictors.model_file import read_model, write_model
 from batchpolicy_predictors.training import evaluation, page
 from batchpolicy_predictors.training.examples import Examples
+from batchpolicy_predictors.training.fit import Progress
 from batchpolicy_predictors.training.judging import Quality
 from batchpolicy_predictors.training.reading import read_examples
 from batchpolicy_predictors.training.tokens import ModelTokens, Tokens, Words
@@ -217,8 +218,9 @@ def _examples(
 
 
 def _split(text: str) -> Split:
-    if text == "auto" or text == "group" or text == "time":
-        return text
+    for known in get_args(Split):
+        if text == known:
+            return cast(Split, known)
     raise ConfigError(f"--split: {text!r} is none of auto, group, time")
 
 
@@ -243,7 +245,7 @@ def _check_writable(path: Path) -> None:
         raise ConfigError(f"{path}: {str(folder)!r} takes no file.")
 
 
-def _progress(quiet: bool) -> evaluation.Progress:
+def _progress(quiet: bool) -> Progress:
     def say(text: str) -> None:
         if not quiet:
             print(text, file=sys.stderr, flush=True)

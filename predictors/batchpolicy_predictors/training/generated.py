@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from batchpolicy.predictor import Arrivals
+from batchpolicy.requests import IntArray
 from batchpolicy_predictors.training.examples import NO_CEILING, Examples, Source
 
 TEMPLATES, TENANTS = 24, 6
@@ -45,7 +46,8 @@ def generated(rows: int, seed: int, *, shifted: bool = False) -> Examples:
     )
     prompts: list[Sequence[int]] = []
     for kind, count, asks in zip(template.tolist(), free.tolist(), more.tolist(), strict=True):
-        middle = rng.integers(100, _VOCABULARY, count).tolist()
+        drawn: IntArray = rng.integers(100, _VOCABULARY, int(count))
+        middle: list[int] = drawn.tolist()
         middle[count // 2] = _ASKS_FOR_MORE if asks else middle[count // 2]
         prompts.append([*heads[kind].tolist(), *middle, *tails[kind].tolist()])
     name = f"generated{', shifted' if shifted else ''}"

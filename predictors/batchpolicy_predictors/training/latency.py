@@ -30,13 +30,13 @@ def largest_model(path: Path) -> None:
         return Trees(start, feature, threshold, rng.normal(0.0, 0.02, (count, LEAVES)))
 
     residuals = np.linspace(-2.0, 2.0, RESIDUALS)
-    ensembles = (
+    one, other = (
         Ensemble(trees(max(PLACES), 5.0), 1.0, trees(max(SPREADS), 0.5), 0.5, residuals)
         for _ in range(2)
     )
-    card = {"tokens": {"id_space": ENGINE_IDS}, "data": []}
+    card = {"tokens": {"id_space": ENGINE_IDS}}
     weights = rng.normal(0.0, 0.1, features.BUCKETS).astype(np.float32)
-    write_model(Model(card, *ensembles, weights, True, np.zeros(0, dtype=np.uint32)), path)
+    write_model(Model(card, one, other, weights, True, np.zeros(0, dtype=np.uint32)), path)
 
 
 def batch(rows: int, seed: int, *, truth: bool = False) -> Arrivals:

@@ -179,7 +179,7 @@ class _Made:
         ids, text = _at(row, fields.prompt_ids), [_at(said, name) for name in fields.text]
         prompt = _whole(_at(row, fields.prompt_tokens))
         if isinstance(ids, list):
-            found = cast("list[Any]", ids)
+            found = cast("Sequence[Any]", ids)
             if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in found):
                 yield f"{fields.prompt_ids} are no token ids: expected whole numbers from 0 on"
                 return
@@ -269,9 +269,11 @@ def _fields(path: Path, row: dict[str, Any], asked: Mapping[str, str | None]) ->
     known = [fields for keys, fields in _KNOWN.values() if all(key in row for key in keys)]
     given = {name: field for name, field in asked.items() if field is not None}
     fields = known[0] if known else Fields()
+    text = given.get("text")
     named = replace(
         fields,
-        **{name: ((field,) if name == "text" else field) for name, field in given.items()},
+        text=fields.text if text is None else (text,),
+        **{name: field for name, field in given.items() if name != "text"},
     )
     if not known:
         lacking = [f"--{name}-field" for name in ("text", "length") if name not in given]
@@ -354,9 +356,9 @@ def _at(row: object, path: str) -> Any:
         elif (
             isinstance(here, list)
             and part.isdecimal()
-            and int(part) < len(cast("list[Any]", here))
+            and int(part) < len(cast("Sequence[Any]", here))
         ):
-            here = cast("list[Any]", here)[int(part)]
+            here = cast("Sequence[Any]", here)[int(part)]
         else:
             return None
     return here if path else None
