@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from batchpolicy import registry
 from batchpolicy.policy import Policy
+from batchpolicy.predictor import Predictor
 from batchpolicy.terms import Term
 
 _PLACE = "#/$defs/"
@@ -34,7 +35,8 @@ def file_schema(file: type[BaseModel]) -> dict[str, Any]:
         name: registry.predictor_class(name) for name in registry.names(registry.PREDICTORS)
     }
     models: list[type[BaseModel]] = [
-        file, Policy, Term, *policies.values(), *terms.values(), *predictors.values()
+        file, Policy, Term, Predictor,
+        *policies.values(), *terms.values(), *predictors.values(),
     ]  # fmt: skip
     keys, schema = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)],
@@ -52,12 +54,12 @@ def file_schema(file: type[BaseModel]) -> dict[str, Any]:
         other = {"properties": {"name": _ELSEWHERE}, "required": ["name"]}
         return {"anyOf": [{"enum": list(classes)}, _ELSEWHERE, *own, {"type": "object", **other}]}
 
-    # Both first, as either is made of the parameters that stand there until then.
-    choices = named(terms), named(policies)
-    defs[place(Term)], defs[place(Policy)] = choices
+    # All first, as they are made of the parameters that stand there until then.
+    choices = named(terms), named(policies), named(predictors)
+    defs[place(Term)], defs[place(Policy)], defs[place(Predictor)] = choices
     whole = defs.pop(place(file))
     whole["properties"]["policy"] = {"$ref": _PLACE + place(Policy)}
-    whole["properties"]["predictor"] = named(predictors)
+    whole["properties"]["predictor"] = {"$ref": _PLACE + place(Predictor)}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": defs}
 
 

@@ -418,7 +418,7 @@ def test_a_file_names_its_predictor_like_its_policy(tmp_path: Path) -> None:
         ("{name: oracle, log_sigma: 1}", "p.yaml:4: unknown key 'predictor.log_sigma'"),
         ("{name: noisy-oracle, log_sigma: -1}", "p.yaml:4: predictor.log_sigma is -1"),
         ("3", "p.yaml:4: predictor is 3; expected a name, or a mapping with one."),
-        ("{log_sigma: 1}", "p.yaml:4: predictor.name is missing. Installed: constant, max-tokens"),
+        ("{log_sigma: 1}", "p.yaml:4: predictor.name is missing. Installed: constant, gradient-"),
     ],
 )
 def test_mistakes_in_a_predictor_are_told_with_their_line(

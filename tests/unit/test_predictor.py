@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from batchpolicy.predictor import LEVELS, Arrivals, LengthDist
 from batchpolicy_predictors.oracles import NoisyOracle, Oracle
 from batchpolicy_predictors.plain import Constant, MaxTokens
+from batchpolicy_predictors.rank_metrics import kendall_tau
 
 
 def line(slope: float) -> LengthDist:
@@ -96,3 +98,38 @@ def test_without_noise_it_is_the_oracle() -> None:
         5.0,
         700.0,
     ]
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.3, 0.6, 1.0])
+def test_the_noisy_oracle_has_the_rank_correlation_that_was_asked_for(tau: float) -> None:
+    rng = np.random.default_rng(5)
+    truth = np.rint(np.exp(rng.normal(np.log(300.0), 0.8, 3000))).astype(int) + 1
+    oracle = NoisyOracle(tau=tau, typical_tokens=300, typical_log_sigma=0.8)
+    said = oracle.predict(arrivals(*truth, ceiling=10**6)).quantile(0.5)
+    assert kendall_tau(said, truth) == pytest.approx(tau, abs=0.03)
+    if tau < 1:  # spread like lengths
+        assert np.log(said).std() == pytest.approx(0.8, abs=0.05)
+
+
+def test_the_noisy_oracle_errs_in_one_way() -> None:
+    with pytest.raises(ValidationError, match="two ways to err"):
+        NoisyOracle(tau=0.5, log_sigma=0.5)
+    usual = NoisyOracle().predict(arrivals(400, ceiling=10**6))
+    assert np.array_equal(
+        usual.quantiles, NoisyOracle(log_sigma=0.3).predict(arrivals(400, ceiling=10**6)).quantiles
+    )
+
+
+def test_taking_rows_of_a_batch_takes_all_that_is_known_of_them() -> None:
+    batch = Arrivals(
+        ["a", "b", "c"], np.array([1, 2, 3]), np.array([4, 5, 6]), ["x", "y", "z"],
+        np.array([7, 8, 9]), [[1], [2, 2], []], "mine", np.array([0.1, 0.2, 0.3]),
+        np.array([0, 1, 2]), np.array([10.0, 11.0, 12.0]),
+    )  # fmt: skip
+    some = batch.take(np.array([2, 0]))
+    assert some.request_id == ["c", "a"]
+    assert some.tenant == ["z", "x"]
+    assert some.prompt_ids == [[], [1]]
+    assert some.id_space == "mine"
+    for name in ("prompt_tokens", "max_tokens", "truth", "temperature", "turn", "hour"):
+        assert getattr(some, name).tolist() == getattr(batch, name)[[2, 0]].tolist()

@@ -306,6 +306,6 @@ def _cost_table(costs: list[_Cost]) -> ResultTable:
         ("predictor", *columns),
         [row for row, _ in costs],
         "Time of one thread, in-process, after 1,000 answers; prompts of "
-        f"{latency.PROMPT_TOKENS} token ids as Python lists; gradient-boosting with as many trees as training ever makes. An "
-        "answer: hearing of one.",
+        f"{latency.PROMPT_TOKENS} token ids as Python lists; gradient-boosting "
+        "with as many trees as training ever makes. An answer: hearing of one.",
     )
