@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,28 +16,56 @@ from batchpolicy.errors import PolicyContractError
 from batchpolicy.predictor import Arrivals, LengthDist, Predictor
 from batchpolicy.requests import IntArray
 from batchpolicy.testing import check_predictor, predictors
+from batchpolicy_predictors.histories import TenantHistory
+from batchpolicy_predictors.oracles import NoisyOracle
+from batchpolicy_predictors.template_neighbours import TemplateNeighbours
+from batchpolicy_predictors.tracked import Tracked
+from tests.support.small_model import saved, small_model
 
-PARAMETERS: dict[str, dict[str, Any]] = {"constant": {"output_tokens": 300}}
-INSTALLED = [
-    registry.predictor_class(name).model_validate(PARAMETERS.get(name, {}))
-    for name in registry.names(registry.PREDICTORS)
-]
+
+def installed(name: str, folder: Path) -> Predictor:
+    model = str(saved(folder, small_model(uses_history=True)))
+    parameters: dict[str, dict[str, Any]] = {
+        "constant": {"output_tokens": 300},
+        "gradient-boosting": {"model": model},
+        "tracked": {"inner": {"name": "gradient-boosting", "model": model}},
+    }
+    return registry.predictor_class(name).model_validate(parameters.get(name, {}))
 
 
-@pytest.mark.parametrize("predictor", INSTALLED, ids=lambda one: type(one).__name__)
-def test_every_installed_predictor_keeps_the_contract(predictor: Predictor) -> None:
-    check_predictor(predictor)
+@pytest.mark.parametrize("name", registry.names(registry.PREDICTORS))
+def test_every_installed_predictor_keeps_the_contract(name: str, tmp_path: Path) -> None:
+    check_predictor(installed(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("cls", "parameters"),
+    [
+        (NoisyOracle, {"tau": 0.0}),
+        (TenantHistory, {"most_tenants": 3, "window": 8}),
+        (TemplateNeighbours, {"memory": 16, "neighbours": 4}),
+        (Tracked, {"inner": {"name": "noisy-oracle", "tau": 0.0}, "most_tenants": 2}),
+        (Tracked, {"inner": "template-neighbours", "window": 32, "least_answers": 16}),
+    ],
+)
+def test_so_do_others_with_other_parameters(
+    cls: type[Predictor], parameters: dict[str, Any]
+) -> None:
+    check_predictor(cls.model_validate(parameters))
 
 
 def test_the_kinds_that_this_project_brings_are_installed() -> None:
     names = registry.names(registry.PREDICTORS)
-    assert {"max-tokens", "constant", "oracle", "noisy-oracle"} <= set(names)
+    assert set(names) >= {
+        "max-tokens", "constant", "tenant-history", "history-conditional", "template-neighbours",
+        "gradient-boosting", "tracked", "oracle", "noisy-oracle",
+    }  # fmt: skip
 
 
 class Sound(Predictor):
     """The ceiling, scaled by what was seen; the broken ones differ from it in one thing."""
 
-    _part: list[float] = PrivateAttr(default_factory=list)
+    _part: deque[float] = PrivateAttr(default_factory=lambda: deque(maxlen=8))
 
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
@@ -44,7 +74,8 @@ class Sound(Predictor):
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
-        self._part.append(float((output_tokens / batch.max_tokens).mean()))
+        if len(batch):
+            self._part.append(min(float((output_tokens / batch.max_tokens).mean()), 1.0))
 
 
 class Forgets(Sound):
@@ -110,6 +141,50 @@ class NeverEmpty(Sound):
         return LengthDist(np.ones((1, 9))) if not len(batch) else super().predict(batch)
 
 
+class KnowsNothingAtFirst(Sound):
+    def predict(self, batch: Arrivals) -> LengthDist:
+        return super().predict(batch) if self._part else LengthDist.exactly(batch.max_tokens * 0)
+
+
+class NeedsATemperature(Sound):
+    def predict(self, batch: Arrivals) -> LengthDist:
+        warm = np.ones(len(batch)) if batch.temperature is None else batch.temperature
+        known = batch.turn is None or (batch.turn < 0).all()
+        # Only where all else is missing too.
+        found = super().predict(batch).quantiles
+        return LengthDist(np.maximum(found * warm[:, None], 1.0) if known else found)
+
+
+class BelievesAnything(Sound):
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        if len(batch):
+            self._part.append(float((output_tokens / batch.max_tokens).mean()))
+
+
+class Scribbles(Sound):
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        super().observe(batch, output_tokens)
+        np.maximum(batch.prompt_tokens, 2000, out=batch.prompt_tokens)
+
+
+class Lends(Sound):
+    _said: dict[int, LengthDist] = PrivateAttr(default_factory=dict)
+
+    def predict(self, batch: Arrivals) -> LengthDist:
+        key = hash((*batch.request_id, *batch.max_tokens.tolist(), *self._part))
+        if len(self._said) > 64:
+            self._said.clear()
+        return self._said.setdefault(key, super().predict(batch))
+
+
+class Hoards(Sound):
+    _kept: list[str] = PrivateAttr(default_factory=list)
+
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        super().observe(batch, output_tokens)
+        self._kept += batch.tenant
+
+
 BROKEN = [
     (Forgets, predictors.check_parameters_survive, {"scale": 2.0}),
     (ThreeLevels, predictors.check_quantiles_are_nine_numbers_a_row, {}),
@@ -122,6 +197,12 @@ BROKEN = [
     (LearnsWhenAsked, predictors.check_predicting_changes_nothing, {}),
     (ShortOnly, predictors.check_extremes_are_predicted, {}),
     (NeverEmpty, predictors.check_no_requests_are_no_predictions, {}),
+    (KnowsNothingAtFirst, predictors.check_it_predicts_before_it_has_seen_anything, {}),
+    (NeedsATemperature, predictors.check_what_is_not_known_may_be_missing, {}),
+    (BelievesAnything, predictors.check_any_answer_may_be_observed, {}),
+    (Scribbles, predictors.check_what_it_is_given_stays_as_it_was, {}),
+    (Lends, predictors.check_what_it_returned_is_the_callers, {}),
+    (Hoards, predictors.check_memory_is_bounded, {}),
 ]
 
 

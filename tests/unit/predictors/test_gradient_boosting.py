@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,9 +98,6 @@ def test_the_file_is_found_beside_the_policy_file_and_its_faults_have_a_line(
 
 
 def test_what_is_served_needs_no_library_of_the_training(small: Path) -> None:
-    import subprocess
-    import sys
-
     code = f"""
 import sys
 from batchpolicy_predictors.gradient_boosting import GradientBoosting
