@@ -66,7 +66,9 @@ class Tracked(Predictor):
     correlation, or 20 points, its quantiles go towards those of ``tenant-history``. Below a
     tenth of trust it counts no more, until it has earned three quarters again: then all requests
     of a class are equally long, so that no order by length is left. Each fall and each
-    recovery is counted and logged; from one to the next all of the window has to be new.
+    recovery is counted and logged, those of one tenant at level INFO; from one to the next all
+    of the window has to be new. For predictors that read requests: within a tenant a history
+    says nothing of the order.
     """
 
     inner: Inner
@@ -155,12 +157,13 @@ class Tracked(Predictor):
             return
         record.new = 0
         predicted, truth, covered = np.array(record.seen, dtype=np.float64).T
-        tau = kendall_tau(predicted, truth)
-        record.tau = 0.0 if np.isnan(tau) else tau
+        record.tau = kendall_tau(predicted, truth)
         record.coverage = float(covered.mean())
         off = abs(record.coverage - LEVELS[NINETY])
+        # Equal predictions claim no order that could be wrong.
+        followed = 1.0 if np.isnan(record.tau) else record.tau / self.tau_enough
         trust = min(
-            record.tau / self.tau_enough,
+            followed,
             (_NO_MORE_COVERED - off) / (_NO_MORE_COVERED - _LEAST_COVERED),
         )
         trust = float(min(max(trust, 0.0), 1.0))
@@ -177,7 +180,8 @@ class Tracked(Predictor):
         record.fallen, record.since = not record.fallen, 0
         self._falls += record.fallen
         self._recoveries += not record.fallen
-        logger.warning(
+        logger.log(
+            logging.WARNING if record is self._all else logging.INFO,
             "predictor %s %s for %s: tau %.2f, %.0f%% within its 0.9 quantile",
             type(self.inner).__name__,
             "fails, and earlier answers speak" if record.fallen else "is followed again",

@@ -23,7 +23,7 @@ ONLY_IN = {
 
 def foreign_imports(tree: Path) -> dict[str, set[str]]:
     """Third-party packages that a tree imports, each with the files that do."""
-    own = {"batchpolicy", "batchpolicy_vllm", "batchpolicy_tuning"}
+    own = {"batchpolicy", "batchpolicy_predictors", "batchpolicy_tuning", "batchpolicy_vllm"}
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in sorted(tree.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -121,7 +121,7 @@ def _found(named: str | None) -> Path | None:
 
 
 def _made_up(quick: bool) -> Iterator[Stream]:
-    rows = 1200 if quick else 4000
+    rows = 700 if quick else 4000
     split = split_of(generated(rows, 1), "group", 0.5, 0)
     yield Stream("made-up prompts", [split], False)
     others = generated(rows, 2, shifted=True)
@@ -135,7 +135,7 @@ def _from_texts(folder: Path, quick: bool) -> Iterator[Stream]:
         data[name] = read_examples(folder / answers, asks, {}, Words())
     teacher = data["GPTeacher"]
     if quick:
-        teacher = data["GPTeacher"] = teacher.take(np.arange(1500))
+        teacher = data["GPTeacher"] = teacher.take(np.arange(700))
     yield Stream("GPTeacher, in distribution", [split_of(teacher, "group", 0.5, 0)], False)
     for name in ("gpt-4", "gpt-3.5"):
         yield Stream(f"{name} on arena-hard, in distribution", list(_in_fifths(data[name])), False)

@@ -38,9 +38,9 @@ class Tokens(ABC):
 class Words(Tokens):
     """Hashes of words in lower case, of up to three digits, and of signs.
 
-    A stand-in where no tokenizer is at hand. On the arena-hard answers it counts within a
-    tenth of the tokens of the GPT tokenizer, of one answer in ten over a fifth more. An
-    engine's ids are others, so that a model trained on these serves by prompt length, tenant
+    A stand-in where no tokenizer is at hand. On the arena-hard answers it counts 5% more than
+    the GPT tokenizer, of nine answers in ten between 8% less and 17% more. An engine's ids are
+    others, so that a model trained on these serves by prompt length, tenant
     and the like alone.
     """
 

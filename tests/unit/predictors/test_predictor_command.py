@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from batchpolicy.cli import main
+from tests.support.small_model import saved
+
+pytest.importorskip("sklearn", reason="only training needs scikit-learn")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Answers whose prompts tell their lengths."""
+    path = tmp_path / "data.jsonl"
+    rows = [
+        {"instruction": f"{'count' if k % 2 else 'explain'} thing {k} of {k % 7}",
+         "response": "word " * ((5 if k % 2 else 60) + k % 5)}
+        for k in range(300)
+    ]  # fmt: skip
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_train_writes_a_model_and_eval_judges_it(data: Path, capsys: Capture) -> None:
+    command = ["predictor", "train", "--data", "data.jsonl", "-o", "m.bp", "--licence", "MIT"]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "tenant-history" in out
+    assert "hashed words" in out
+    assert err.splitlines()[-1] == "wrote m.bp"
+    assert main(["predictor", "eval", "m.bp", "--data", "data.jsonl", "--json", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    (judged,) = told["judged"]
+    figures = judged["predictors"]["the model"]
+    assert figures["tau"] > 0.5
+    assert figures["pinball_50"] < judged["predictors"]["tenant-history"]["pinball_50"]
+    assert err == ""
+    assert main(["predictor", "show", "m.bp"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["licence"] == "MIT"
+    assert card["metrics"]["the model"]["rows"] == judged["rows"]
+    assert card["data"][0]["name"] == "data.jsonl"
+
+
+def test_a_page_shows_the_calibration(data: Path, capsys: Capture) -> None:
+    pytest.importorskip("plotly", reason="an extra of its own")
+    saved(data.parent)
+    command = ["predictor", "eval", "small.bp", "--data", "data.jsonl", "--html", "page.html"]
+    assert main(command) == 0
+    page = (data.parent / "page.html").read_text()
+    assert "level of the quantile" in page
+    assert "plot-0" in page
+    assert "tenant-history" in page
+    assert "count for nothing" in page  # hashed words are not the ids of an engine
+    assert "wrote page.html" in capsys.readouterr().err
+
+
+def test_a_name_is_judged_from_a_cold_start(data: Path, capsys: Capture) -> None:
+    assert main(["predictor", "eval", "template-neighbours", "--data", "data.jsonl"]) == 0
+    assert "template-neighbours" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["train", "--data", "data.jsonl", "-o", "m.txt"], "a model's file ends in .bp"),
+        (["train", "--data", "data.jsonl", "-o", "no/m.bp"], "no folder"),
+        (["train", "--data", "none.jsonl", "-o", "m.bp"], "none.jsonl: no such file"),
+        (["train", "--data", "data.jsonl", "-o", "m.bp", "--split", "tim"], "none of auto, group"),
+        (["train", "--data", "data.jsonl", "-o", "m.bp", "--held-out", "20"], "write 20%"),
+        (["eval", "none.bp", "--data", "data.jsonl"], "none.bp: no such model file"),
+        (["eval", "tenant-histori", "--data", "data.jsonl"], "Did you mean 'tenant-history'?"),
+        (["eval", "data.jsonl", "--data", "data.jsonl"], "data.jsonl: no model file"),
+        (["show", "data.jsonl"], "data.jsonl: no model file"),
+        (["eval", "constant", "--data", "data.jsonl"], "output_tokens is missing"),
+    ],
+)
+def test_mistakes_end_with_2_and_say_what_to_do(
+    data: Path, capsys: Capture, command: list[str], expected: str
+) -> None:
+    assert main(["predictor", *command]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (data.parent / "m.bp").exists()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from batchpolicy.errors import ConfigError
+from batchpolicy_predictors.training import bench, latency
+from batchpolicy_predictors.training.bench import PredictorsBench
+from batchpolicy_predictors.training.generated import generated
+
+pytest.importorskip("sklearn", reason="only training needs scikit-learn")
+
+
+def test_fifths_hold_each_row_out_once() -> None:
+    rows = generated(103, 1)
+    held = [then.group for _, then in bench._in_fifths(rows)]  # pyright: ignore[reportPrivateUsage]
+    assert sorted(g for part in held for g in part) == sorted(rows.group)
+    assert {len(part) for part in held} == {20, 21}
+
+
+def test_made_up_rows_follow_their_seed() -> None:
+    one, again, other = (generated(200, seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.output_tokens, again.output_tokens)
+    assert not np.array_equal(one.output_tokens, other.output_tokens)
+    shorter = generated(2000, 1, shifted=True).output_tokens
+    assert np.median(shorter) < np.median(generated(2000, 1).output_tokens)
+
+
+def test_a_part_of_ascending_times() -> None:
+    times = [float(k) for k in range(1, 101)]
+    assert latency.percentile(times, 0.5) == 51.0
+    assert latency.percentile(times, 0.99) == 100.0
+
+
+def test_a_folder_without_the_texts_is_refused(tmp_path: Path) -> None:
+    chosen = PredictorsBench()
+    chosen.choose_workload(str(tmp_path))
+    with pytest.raises(ConfigError, match="expected generated, or a folder with arena_hard"):
+        chosen.run(lambda _: None, quick=True)
+
+
+@pytest.mark.slow
+def test_a_quick_run_names_every_kind_and_both_shifts() -> None:
+    chosen = PredictorsBench()
+    chosen.choose_workload("generated")
+    report = chosen.run(lambda _: None, quick=True)
+    costs, same, shifted = report.tables
+    assert {"gradient-boosting", "tenant-history", "oracle", "tracked"} <= {
+        r[0] for r in costs.rows
+    }
+    for table in (same, shifted):
+        assert {"gradient-boosting", "tenant-history", "constant"} <= {
+            row[0] for row in table.rows
+        }
+    figures = {one.what: one for one in report.measurements}
+    better = [one.met for what, one in figures.items() if "pinball" in what]
+    assert better == [True, True]
+    assert "made-up prompts: within the .9 quantile after 500 answers" not in figures  # too few
+    assert any("other templates" in what and "within" in what for what in figures)
