@@ -60,6 +60,14 @@ def test_the_tuning_package_imports_typer_and_rich_in_its_cli_only() -> None:
         assert {Path(name).name for name in found.get(package, set())} <= {"cli.py"}
 
 
+def test_predictors_import_a_terminal_library_where_they_are_trained_only() -> None:
+    found = foreign_imports(ROOT / "predictors")
+    for package in ("typer", "rich"):
+        assert found[package] == {"batchpolicy_predictors/training/cli.py"}
+    # The libraries of the training are imported when it starts, with an error that helps.
+    assert set(found) <= LIGHT | {"typer", "rich"}
+
+
 def test_every_module_but_cli_imports_without_a_terminal_library_and_pytest() -> None:
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -77,7 +85,15 @@ for name in {modules!r}:
 
 
 @pytest.mark.parametrize(
-    "module", ["batchpolicy.config", "batchpolicy.runner", "batchpolicy_vllm"]
+    "module",
+    [
+        "batchpolicy.config",
+        "batchpolicy.runner",
+        "batchpolicy_vllm",
+        "batchpolicy_predictors.tracked",
+        "batchpolicy_predictors.template_neighbours",
+        "batchpolicy_predictors.gradient_boosting",
+    ],
 )
 def test_what_an_engine_loads_pulls_neither_a_terminal_library_nor_the_search(module: str) -> None:
     heavy = ["typer", "rich", "click", "scipy", "sklearn", "optuna", "batchpolicy_tuning"]

@@ -27,6 +27,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_train_writes_a_model_and_eval_judges_it(data: Path, capsys: Capture) -> None:
     command = ["predictor", "train", "--data", "data.jsonl", "-o", "m.bp", "--licence", "MIT"]
     assert main(command) == 0

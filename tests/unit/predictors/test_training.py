@@ -16,6 +16,7 @@ from batchpolicy_predictors.training.judging import pinball, quality
 from batchpolicy_predictors.training.train import split_of, train
 
 pytest.importorskip("sklearn", reason="only training needs scikit-learn")
+pytestmark = pytest.mark.slow
 
 
 def trained(rows: Examples, folder: Path, share: float = 0.3) -> tuple[Path, Examples, Examples]:
