@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from statistics import NormalDist
 
 import numpy as np
@@ -34,10 +33,10 @@ def cut_quantiles(values: FloatArray, cut: BoolArray) -> FloatArray:
     they would have become is taken from those that grew longer. ``values`` may be in any
     order; if the longest were cut, nothing beyond them is known.
     """
+    if not cut.any():
+        return sample_quantiles(np.sort(values))
     order = np.lexsort((cut, values))
     values = values[order]
-    if not cut.any():
-        return sample_quantiles(values)
     n = len(values)
     goes_on = np.cumprod(1.0 - ~cut[order] / np.arange(n, 0, -1))
     ended = 1.0 - goes_on
@@ -62,24 +61,32 @@ class Window:
     """The latest answers, and quantiles of the next one."""
 
     def __init__(self, most: int, before: FloatArray) -> None:
-        self._values: deque[float] = deque(maxlen=most)
-        self._cut: deque[bool] = deque(maxlen=most)
+        self._most = most
+        self._values: FloatArray = np.zeros(min(most, FEW))
+        self._cut: BoolArray = np.zeros(min(most, FEW), dtype=np.bool_)
+        self._count = 0
+        """Answers that ever came; in a full window the next one takes the oldest's place."""
         self._before = before
         """Quantiles that count until there are ``FEW`` answers, less with each."""
         self.quantiles = before
 
     def __len__(self) -> int:
-        return len(self._values)
+        return min(self._count, self._most)
 
     def add(self, tokens: float, cut: bool) -> None:
         """An answer ended; ``settle`` when all of a batch are in."""
-        self._values.append(tokens)
-        self._cut.append(cut)
+        if self._count == len(self._values) < self._most:
+            more = min(len(self._values), self._most - len(self._values))
+            self._values = np.append(self._values, np.zeros(more))
+            self._cut = np.append(self._cut, np.zeros(more, dtype=np.bool_))
+        place = self._count % self._most
+        self._values[place], self._cut[place] = tokens, cut
+        self._count += 1
 
     def settle(self, before: FloatArray | None = None) -> None:
         """Take what was added into the quantiles; ``before`` replaces the first guess."""
         if before is not None:
             self._before = before
-        found = cut_quantiles(np.array(self._values), np.array(self._cut))
-        few = len(self._values) / FEW
+        found = cut_quantiles(self._values[: len(self)], self._cut[: len(self)])
+        few = len(self) / FEW
         self.quantiles = found if few >= 1.0 else between(self._before, found, few)
