@@ -48,9 +48,10 @@ def matrix(
         found[:, 3] = np.minimum(batch.turn, _MOST_TURNS)
     found[:, 4:6] = 0.0
     if batch.hour is not None:
-        angle = batch.hour * (np.pi / 12.0)
-        found[:, 4] = np.nan_to_num(np.sin(angle))
-        found[:, 5] = np.nan_to_num(np.cos(angle))
+        angle = np.where(np.isnan(batch.hour), 0.0, batch.hour) * (np.pi / 12.0)
+        known = ~np.isnan(batch.hour)
+        found[:, 4] = np.sin(angle)
+        found[:, 5] = np.cos(angle) * known
     if history is not None:
         middle = np.log(history[:, 4])
         found[:, 6] = middle

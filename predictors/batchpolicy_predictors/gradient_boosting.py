@@ -16,6 +16,7 @@ from batchpolicy_predictors.histories import TenantHistory
 from batchpolicy_predictors.model import Model
 from batchpolicy_predictors.model_file import read_model
 from batchpolicy_predictors.residuals import Residuals
+from batchpolicy_predictors.samples import between
 
 
 class GradientBoosting(Predictor):
@@ -25,7 +26,8 @@ class GradientBoosting(Predictor):
     the quantiles are those of the latest errors, first those of the training. So a bias, such
     as another model's longer answers, goes as answers come, and the order stays the model's.
     Token ids count if they are those that it was trained on; without them a second set of
-    trees does with the rest.
+    trees does with the rest. Where tenants tell more than prompts do, their histories have
+    the weight that did best in training.
 
     References
     ----------
@@ -58,21 +60,33 @@ class GradientBoosting(Predictor):
 
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
-        known, location, scale = self._expected(batch)
+        model, history = self._model, self._said_before(batch)
+        known, location, scale = self._expected(batch, history)
         errors = np.where(known[:, None], self._with_ids.quantiles, self._plain.quantiles)
         # Within what a float holds; ceilings come next.
         logs = np.minimum(location[:, None] + scale[:, None] * errors, 60.0)
-        return within(np.exp(logs), batch.max_tokens)
+        found = np.exp(logs)
+        if history is not None:
+            weights = (model.plain.weight, (model.with_ids or model.plain).weight)
+            found = between(history, found, np.where(known, weights[1], weights[0])[:, None])
+        return within(found, batch.max_tokens)
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
         if not len(batch):
             return
         if self.online:
-            known, location, scale = self._expected(batch)
+            known, location, scale = self._expected(batch, self._said_before(batch))
             errors = (np.log(np.maximum(output_tokens, 1)) - location) / scale
             self._with_ids.add(errors[known])
             self._plain.add(errors[~known])
+        self.recall(batch, output_tokens)
+
+    def recall(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        """Take answers of before, such as those of the training, into the tenants' history only.
+
+        As ``observe`` would, but for the errors: those of rows that it was fitted to are small.
+        """
         if self._model.uses_history:
             self._history.observe(batch, output_tokens)
 
@@ -80,10 +94,15 @@ class GradientBoosting(Predictor):
     def counts(self) -> Mapping[str, int]:
         return {"predictor_shifts": self._with_ids.shifts + self._plain.shifts}
 
-    def _expected(self, batch: Arrivals) -> tuple[BoolArray, FloatArray, FloatArray]:
+    def _said_before(self, batch: Arrivals) -> FloatArray | None:
+        """Quantiles that the tenants' histories say, where the model uses them."""
+        return self._history.quantiles_of(batch.tenant) if self._model.uses_history else None
+
+    def _expected(
+        self, batch: Arrivals, history: FloatArray | None
+    ) -> tuple[BoolArray, FloatArray, FloatArray]:
         """Which rows have token ids that count, and location and scale of each row."""
         model = self._model
-        history = self._history.quantiles_of(batch.tenant) if model.uses_history else None
         known, matrix = model.parts(batch, history)
         if model.with_ids is None or not known.any():
             return known, *model.plain.expect(matrix)

@@ -43,10 +43,11 @@ class HistoryConditional(Predictor):
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        everybody = self._all
         for tokens, cut in _ended(batch, output_tokens):
-            self._all.add(tokens, cut)
+            everybody.add(tokens, cut)
         if len(batch):
-            self._all.settle()
+            everybody.settle()
 
 
 class TenantHistory(Predictor):
@@ -77,27 +78,29 @@ class TenantHistory(Predictor):
 
     def quantiles_of(self, tenants: list[str]) -> FloatArray:
         """Quantiles for requests of these tenants, shape ``(n, 9)``, whatever their ceilings."""
-        found = [self._tenants.get(tenant, self._all).quantiles for tenant in tenants]
+        known, everybody = self._tenants, self._all  # private attributes are slow to reach
+        found = [known.get(tenant, everybody).quantiles for tenant in tenants]
         return np.concatenate(found).reshape(-1, len(LEVELS)) if found else np.empty((0, 9))
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
         if not len(batch):
             return
-        for tokens, cut in _ended(batch, output_tokens):
-            self._all.add(tokens, cut)
-        self._all.settle()
+        known, everybody, ended = self._tenants, self._all, _ended(batch, output_tokens)
+        for tokens, cut in ended:
+            everybody.add(tokens, cut)
+        everybody.settle()
         touched: dict[str, Window] = {}
-        for tenant, (tokens, cut) in zip(batch.tenant, _ended(batch, output_tokens), strict=True):
+        for tenant, (tokens, cut) in zip(batch.tenant, ended, strict=True):
             if not tenant:
                 continue  # of nobody in particular
-            window = self._tenants.pop(tenant, None) or Window(self.window, self._all.quantiles)
-            self._tenants[tenant] = touched[tenant] = window
+            window = known.pop(tenant, None) or Window(self.window, everybody.quantiles)
+            known[tenant] = touched[tenant] = window
             window.add(tokens, cut)
         for window in touched.values():
-            window.settle(self._all.quantiles)
-        while len(self._tenants) > self.most_tenants:
-            del self._tenants[next(iter(self._tenants))]
+            window.settle(everybody.quantiles)
+        while len(known) > self.most_tenants:
+            del known[next(iter(known))]
 
 
 def _ended(batch: Arrivals, output_tokens: IntArray) -> list[tuple[float, bool]]:

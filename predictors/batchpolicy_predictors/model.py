@@ -29,6 +29,8 @@ class Ensemble:
     typical_scale: float
     residuals: FloatArray
     """Quantiles of the errors at evenly spaced levels from 0 to 1, ascending."""
+    weight: float = 1.0
+    """What its quantiles count, the rest being those of the tenant's history."""
 
     def expect(self, matrix: Float32Array) -> tuple[FloatArray, FloatArray]:
         """Location and scale of each row, both of shape ``(n,)``."""

@@ -29,7 +29,7 @@ MOST_TREES = 2000
 MOST_GROUPS = 1_000_000
 RESIDUALS = 129
 """Quantiles of the errors that a file holds."""
-_NUMBERS = ("location_start", "slope", "scale_start", "typical_scale")
+_NUMBERS = ("location_start", "slope", "scale_start", "typical_scale", "weight")
 _FAULTS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
@@ -194,6 +194,8 @@ def _model(card: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Mode
         numbers, residuals = taken(f"{name}/numbers"), taken(f"{name}/residuals")
         if len(numbers) != len(_NUMBERS) or not np.isfinite(numbers).all() or numbers[3] <= 0:
             raise ModelFileError(f"{name}/numbers are {numbers.tolist()}, which cannot be.")
+        if not 0.0 <= numbers[4] <= 1.0:
+            raise ModelFileError(f"{name} has weight {numbers[4]:g}, expected 0 to 1.")
         if len(residuals) != RESIDUALS or not (
             np.isfinite(residuals).all() and (np.diff(residuals) >= 0).all()
         ):
@@ -204,6 +206,7 @@ def _model(card: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Mode
             _trees(f"{name}/scale", taken, float(numbers[2])),
             float(numbers[3]),
             residuals,
+            float(numbers[4]),
         )
 
     weights, groups = taken("weights"), taken("groups")
@@ -238,7 +241,7 @@ def _arrays(model: Model) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     for name, one in (("with_ids", model.with_ids), ("plain", model.plain)):
         if one is None:
             continue
-        numbers = (one.location.start, one.slope, one.scale.start, one.typical_scale)
+        numbers = (one.location.start, one.slope, one.scale.start, one.typical_scale, one.weight)
         yield f"{name}/numbers", np.array(numbers)
         yield f"{name}/residuals", one.residuals
         for part, trees in (("location", one.location), ("scale", one.scale)):

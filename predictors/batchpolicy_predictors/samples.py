@@ -48,6 +48,9 @@ def between(one: FloatArray, other: FloatArray, weight: FloatArray | float) -> F
     """Quantiles so far from ``one`` to ``other``, on the scale of logarithms; both ascend."""
     start = np.log(one)
     mixed: FloatArray = np.exp(start + weight * (np.log(other) - start))
+    # The ends themselves, to the last bit: lengths are whole numbers, often the same ones.
+    mixed = np.where((one == other) | (np.asarray(weight) <= 0.0), one, mixed)
+    mixed = np.where(np.asarray(weight) >= 1.0, other, mixed)
     # Rounding may not turn equal neighbours around.
     return np.maximum.accumulate(mixed, axis=-1)
 

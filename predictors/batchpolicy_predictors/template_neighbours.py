@@ -64,9 +64,10 @@ class TemplateNeighbours(Predictor):
         found = self._history.quantiles_of(batch.tenant)
         kept = min(self._count, self.memory)
         if batch.prompt_ids is not None and kept and len(batch):
+            stored = self._signatures[:kept]
             for row, signature in enumerate(signatures(batch)):
                 if signature[0] != _NOBODY:
-                    found[row] = self._near(signature, kept, found[row])
+                    found[row] = self._near(stored, signature, found[row])
         return within(found, batch.max_tokens)
 
     @override
@@ -81,8 +82,10 @@ class TemplateNeighbours(Predictor):
                 self._lengths[place] = max(tokens, 1)
                 self._count += 1
 
-    def _near(self, signature: SignatureArray, kept: int, otherwise: FloatArray) -> FloatArray:
-        shared = (self._signatures[:kept] == signature).sum(axis=1)
+    def _near(
+        self, stored: SignatureArray, signature: SignatureArray, otherwise: FloatArray
+    ) -> FloatArray:
+        shared = np.count_nonzero(stored == signature, axis=1)
         near = np.flatnonzero(shared >= self.least_similarity * HASHES)
         if not len(near):
             return otherwise

@@ -177,8 +177,7 @@ def _judged(
         for name, make in _kinds(typical, path).items():
             progress(f"{stream.name}: {name}")
             predictor, rows = make(), then
-            if not name.startswith(("gradient", "tracked")):
-                tell(predictor, fitted)
+            tell(predictor.inner if isinstance(predictor, Tracked) else predictor, fitted)
             if name.endswith("without ids"):
                 rows = replace(then, arrivals=replace(then.arrivals, prompt_ids=None))
             told = not name.endswith("not corrected")

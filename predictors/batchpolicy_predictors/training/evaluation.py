@@ -43,16 +43,16 @@ class Judged:
 
 
 def judged_after_training(path: Path, fitted: Examples, rows: Examples) -> Judged:
-    """A model on rows that it was not fitted to; histories have seen those that it was."""
-    history = TenantHistory()
-    tell(history, fitted)
+    """A model on rows that it was not fitted to; histories have heard of those that it was."""
     typical = max(1, round(float(np.median(fitted.output_tokens))))
-    asked = {
+    asked: dict[str, Predictor] = {
         "the model": GradientBoosting(model=path),
         "without token ids": GradientBoosting(model=path),
-        "tenant-history": history,
+        "tenant-history": TenantHistory(),
         f"constant, {typical} tokens": Constant(output_tokens=typical),
     }
+    for predictor in asked.values():
+        tell(predictor, fitted)
     return _judged("rows held out of the training", asked, rows)
 
 

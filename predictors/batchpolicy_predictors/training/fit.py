@@ -15,10 +15,10 @@ from batchpolicy_predictors import features, hashing
 from batchpolicy_predictors.histories import TenantHistory
 from batchpolicy_predictors.model import LEAST_SCALE, MOST_SCALE, SCORE, Ensemble
 from batchpolicy_predictors.model_file import RESIDUALS
-from batchpolicy_predictors.samples import sample_quantiles
+from batchpolicy_predictors.samples import between, sample_quantiles
 from batchpolicy_predictors.training.boosting import exported, fitted, staged
 from batchpolicy_predictors.training.examples import Examples
-from batchpolicy_predictors.training.judging import asked_in_turn, pinball
+from batchpolicy_predictors.training.judging import MIDDLE, NINETY, asked_in_turn, pinball
 from batchpolicy_predictors.training.ngrams import score_weights
 from batchpolicy_predictors.trees import Float32Array
 
@@ -27,6 +27,8 @@ PLACES = (0, 10, 20, 40, 80, 120)
 """Numbers of trees for the location, of which the best on other rows is taken."""
 SPREADS = (0, 10, 20, 40)
 """The same for the scale."""
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The same for the weight beside the history."""
 Progress = Callable[[str], None]
 
 
@@ -63,7 +65,7 @@ def fit(rows: Examples, seed: int, progress: Progress) -> Parts:
     history = asked_in_turn(TenantHistory(), rows) if rows.has_history() else None
     plain = features.matrix(rows.arrivals, history, None)
     progress("fitting trees without token ids")
-    without = _fitted(plain, target, fold, seed)
+    without = _fitted(plain, target, fold, seed, history)
     prompts = rows.arrivals.prompt_ids
     known = np.array([len(ids) > 0 for ids in prompts]) if prompts is not None else None
     if prompts is None or known is None or known.mean() < 0.5:
@@ -78,9 +80,9 @@ def fit(rows: Examples, seed: int, progress: Progress) -> Parts:
     tokens[:, 1] = score
     progress("fitting trees with token ids")
     matrix = features.matrix(rows.arrivals, history, tokens)[known]
-    return Parts(
-        weights, _fitted(matrix, target[known], fold[known], seed), without, history is not None
-    )
+    earlier = None if history is None else history[known]
+    told = _fitted(matrix, target[known], fold[known], seed, earlier)
+    return Parts(weights, told, without, history is not None)
 
 
 def _folds(rows: Examples) -> npt.NDArray[np.intp]:
@@ -91,7 +93,11 @@ def _folds(rows: Examples) -> npt.NDArray[np.intp]:
 
 
 def _fitted(
-    matrix: Float32Array, target: FloatArray, fold: npt.NDArray[np.intp], seed: int
+    matrix: Float32Array,
+    target: FloatArray,
+    fold: npt.NDArray[np.intp],
+    seed: int,
+    history: FloatArray | None,
 ) -> Fitted:
     score = matrix[:, SCORE].astype(np.float64)
     slope = _slope(score, target)
@@ -110,14 +116,25 @@ def _fitted(
     spread = fitted(matrix, np.abs(errors), max(SPREADS), seed)
     levels = np.linspace(0.0, 1.0, RESIDUALS)
     residuals = sample_quantiles(np.sort(errors / spreads[widest]), levels)
+    said = np.exp(
+        center[:, None] + spreads[widest][:, None] * np.interp(LEVELS, levels, residuals)
+    )
     ensemble = Ensemble(
         exported(place, PLACES[best]),
         slope,
         exported(spread, SPREADS[widest]),
         typical,
         residuals,
+        1.0 if history is None else _weight(truth, history, said),
     )
     return Fitted(ensemble, PLACES[best], SPREADS[widest], _importance(place, PLACES[best]))
+
+
+def _weight(truth: FloatArray, history: FloatArray, said: FloatArray) -> float:
+    """What quantiles should count beside those of the history, both of shape ``(n, 9)``."""
+    losses = np.array([_loss_of(truth, between(history, said, weight)) for weight in WEIGHTS])
+    # The least that is nearly as good as the best: histories follow when tenants change.
+    return WEIGHTS[int(np.flatnonzero(losses <= 1.01 * losses.min())[0])]
 
 
 def _slope(score: FloatArray, target: FloatArray) -> float:
@@ -151,10 +168,12 @@ def _cross_fitted(
 def _loss(truth: FloatArray, center: FloatArray, spread: FloatArray) -> float:
     """Pinball loss of the median and the 0.9 quantile, with errors as they are."""
     errors = np.sort((np.log(truth) - center) / spread)
-    middle, high = sample_quantiles(errors, LEVELS)[[4, 7]]
-    return pinball(truth, np.exp(center + spread * middle), 0.5) + pinball(
-        truth, np.exp(center + spread * high), 0.9
-    )
+    said = np.exp(center[:, None] + spread[:, None] * sample_quantiles(errors, LEVELS))
+    return _loss_of(truth, said)
+
+
+def _loss_of(truth: FloatArray, said: FloatArray) -> float:
+    return pinball(truth, said[:, MIDDLE], 0.5) + pinball(truth, said[:, NINETY], 0.9)
 
 
 def _importance(ensemble: Any, count: int) -> dict[str, float]:

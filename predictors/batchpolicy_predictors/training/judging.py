@@ -9,6 +9,7 @@ import numpy as np
 
 from batchpolicy.predictor import LEVELS, LengthDist, Predictor
 from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy_predictors.gradient_boosting import GradientBoosting
 from batchpolicy_predictors.rank_metrics import concordance, kendall_tau
 from batchpolicy_predictors.training.examples import Examples
 
@@ -79,10 +80,11 @@ def asked_in_turn(predictor: Predictor, rows: Examples, *, told: bool = True) ->
 
 
 def tell(predictor: Predictor, rows: Examples) -> None:
-    """Let a predictor observe rows, one after another."""
+    """Let a predictor observe rows, one after another; a model that they trained recalls them."""
+    hears = predictor.recall if isinstance(predictor, GradientBoosting) else predictor.observe
     for row in range(len(rows)):
         one = np.array([row])
-        predictor.observe(rows.arrivals.take(one), rows.output_tokens[one])
+        hears(rows.arrivals.take(one), rows.output_tokens[one])
 
 
 def _in_turn(predictor: Predictor, rows: Examples) -> Iterator[FloatArray]:

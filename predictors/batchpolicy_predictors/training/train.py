@@ -83,6 +83,7 @@ def _made_of(one: Fitted) -> dict[str, Any]:
         "location_trees": one.place_trees,
         "scale_trees": one.spread_trees,
         "ngram_slope": round(one.ensemble.slope, 4),
+        "weight_beside_history": one.ensemble.weight,
         "importance": one.importance,
     }
 

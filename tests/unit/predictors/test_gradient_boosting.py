@@ -76,6 +76,17 @@ def test_history_counts_where_the_model_was_trained_with_it(tmp_path: Path) -> N
     assert medians(predictor, tenant="a") == pytest.approx([50.0], rel=0.1)
 
 
+def test_quantiles_lie_between_those_of_the_history_and_of_the_trees(tmp_path: Path) -> None:
+    made = small_model(uses_history=True)
+    half = replace(made, plain=replace(made.plain, weight=0.5))
+    predictor = GradientBoosting(model=saved(tmp_path, half), online=False)
+    for _ in range(40):
+        predictor.observe(batch(tenant="a"), np.array([800]))
+    # Half way in logarithms from 800 to the 50 of the trees; with ids the trees alone.
+    assert medians(predictor, tenant="a") == pytest.approx([200.0])
+    assert medians(predictor, tenant="a", ids=[[5] * 4]) == pytest.approx([50.0])
+
+
 def test_the_file_is_found_beside_the_policy_file_and_its_faults_have_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,11 @@ def lacking(files: dict[str, bytes]) -> None:
 
 
 def no_scale(files: dict[str, bytes]) -> None:
-    files["arrays/plain/numbers.npy"] = npy(np.zeros(4))
+    files["arrays/plain/numbers.npy"] = npy(np.zeros(5))
+
+
+def too_much_weight(files: dict[str, bytes]) -> None:
+    files["arrays/plain/numbers.npy"] = npy(np.array([0.0, 0.0, 0.0, 1.0, 2.0]))
 
 
 @pytest.mark.parametrize(
@@ -150,6 +154,7 @@ def no_scale(files: dict[str, bytes]) -> None:
         (other_dtype, "holds float32"),
         (lacking, "lacks plain/numbers"),
         (no_scale, "which cannot be"),
+        (too_much_weight, "weight 2, expected 0 to 1"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
