@@ -68,10 +68,10 @@ def of_tokens(ends: IntArray, weights: Float32Array) -> Float32Array:
     """
     buckets, there = bucketed(ends)
     # A sum from left to right, so that no row depends on how many there are.
-    total = np.cumsum(np.where(there, weights[buckets], np.float32(0.0)), axis=1)[:, -1]
+    total = np.cumsum(weights.take(buckets) * there, axis=1)[:, -1]
     found = np.empty((len(ends), 2), dtype=np.float32)
     found[:, 0] = distinct_share(ends)
-    found[:, 1] = total / np.sqrt(np.maximum(there.sum(axis=1), 1))
+    found[:, 1] = total / np.sqrt(np.maximum(np.count_nonzero(there, axis=1), 1))
     return found
 
 
@@ -84,12 +84,10 @@ def bucketed(ends: IntArray) -> tuple[IntArray, np.ndarray[tuple[int, ...], np.d
 def distinct_share(ends: IntArray) -> FloatArray:
     """Distinct tokens of head and tail over their number, shape ``(n,)``; 1 for none."""
     ordered = np.sort(ends, axis=1)
-    there = ordered >= 0
-    first = np.ones_like(there)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    share: FloatArray = np.maximum((first & there).sum(axis=1), 1) / np.maximum(
-        there.sum(axis=1), 1
-    )
+    new = (ordered[:, 1:] != ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    distinct = np.count_nonzero(new, axis=1) + (ordered[:, 0] >= 0)
+    there = np.count_nonzero(ends >= 0, axis=1)
+    share: FloatArray = np.maximum(distinct, 1) / np.maximum(there, 1)
     return share
 
 

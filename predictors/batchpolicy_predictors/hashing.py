@@ -19,6 +19,9 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _OTHER = np.uint64(0xC2B2AE3D27D4EB4F)
 _HALF = np.uint64(32)
 _PAD = -1
+_SIDE = np.repeat(np.array([1, 2], dtype=np.uint64), [HEAD, TAIL])
+_WITHIN = np.flatnonzero(np.arange(HEAD + TAIL - 1) != HEAD - 1)
+"""Pairs but for the one across the seam, which is of no prompt."""
 
 
 def ends(prompts: Sequence[Sequence[int]]) -> IntArray:
@@ -42,21 +45,15 @@ def shingles(tokens: IntArray) -> tuple[HashArray, BoolArray]:
     mean the same at the start.
     """
     there = tokens >= 0
-    side = np.repeat(np.array([1, 2], dtype=np.uint64), [HEAD, TAIL])
-    single = _mixed(tokens.astype(np.uint64) * _ODD + side)
-    first, second = single[:, :-1], single[:, 1:]
-    pair = _mixed(first * _OTHER + second)
-    both = there[:, :-1] & there[:, 1:]
-    # The pair across the seam is of no prompt.
-    within = np.arange(HEAD + TAIL - 1) != HEAD - 1
-    return (
-        np.concatenate([single, pair[:, within]], axis=1),
-        np.concatenate([there, both[:, within]], axis=1),
-    )
+    single = _mixed(tokens.astype(np.uint64) * _ODD + _SIDE)
+    pair = _mixed(single.take(_WITHIN, axis=1) * _OTHER + single.take(_WITHIN + 1, axis=1))
+    both = there.take(_WITHIN, axis=1) & there.take(_WITHIN + 1, axis=1)
+    return np.concatenate([single, pair], axis=1), np.concatenate([there, both], axis=1)
 
 
 def _mixed(values: HashArray) -> HashArray:
-    """Every bit of the result depends on every bit of the value."""
-    values = values ^ (values >> _HALF)
-    values = values * _ODD
-    return values ^ (values >> _HALF)
+    """Every bit of the result depends on every bit of the value; in place."""
+    values ^= values >> _HALF
+    values *= _ODD
+    values ^= values >> _HALF
+    return values

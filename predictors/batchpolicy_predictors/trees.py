@@ -61,7 +61,7 @@ class Trees:
         if not count:
             return np.full(n, self.start)
         asked = features.take(self.feature.ravel(), axis=1) > self.threshold.ravel()
-        leaf = _LEAF[np.packbits(asked, axis=1)]
+        leaf = _LEAF.take(np.packbits(asked, axis=1))
         leaf += np.arange(0, LEAVES * count, LEAVES)
         # cumsum adds from left to right whatever the number of rows; sum would not.
         total = np.cumsum(self.value.ravel().take(leaf), axis=1)[:, -1]

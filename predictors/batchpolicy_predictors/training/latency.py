@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,24 +58,32 @@ def batch(rows: int, seed: int, *, truth: bool = False) -> Arrivals:
     )
 
 
-def times_us(
-    call: Callable[[Arrivals], object], batches: list[Arrivals], times: int
-) -> list[float]:
-    """Microseconds of this thread for so many calls, the batches in turn, ascending."""
+def cost_us(
+    call: Callable[[Arrivals], object], batches: list[Arrivals], calls: int, rounds: int
+) -> tuple[float, float]:
+    """Median and 99th percentile of the microseconds of this thread that a call takes.
+
+    Each is the median of so many rounds: what else a machine does comes in bursts.
+    """
     for one in batches[:3]:
         call(one)
-    spent: list[float] = []
+    found: list[tuple[float, float]] = []
     gc.collect()
     gc.disable()
     try:
-        for k in range(times):
-            one = batches[k % len(batches)]
-            started = time.thread_time_ns()
-            call(one)
-            spent.append((time.thread_time_ns() - started) / 1000.0)
+        for _ in range(rounds):
+            spent = sorted(_time_us(call, batches[k % len(batches)]) for k in range(calls))
+            found.append((percentile(spent, 0.5), percentile(spent, 0.99)))
     finally:
         gc.enable()
-    return sorted(spent)
+    middle, high = (statistics.median(part) for part in zip(*found, strict=True))
+    return middle, high
+
+
+def _time_us(call: Callable[[Arrivals], object], batch: Arrivals) -> float:
+    started = time.thread_time_ns()
+    call(batch)
+    return (time.thread_time_ns() - started) / 1000.0
 
 
 def used(predictor: Predictor, *, truth: bool) -> None:
