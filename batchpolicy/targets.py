@@ -63,6 +63,7 @@ METRICS: dict[str, Metric] = {
     ),
     "preemptions": Metric("preemptions in the run", Measure.COUNT, True),
     "recompute": Metric("tokens computed again in the run", Measure.COUNT, True, ("tokens",)),
+    "cost": Metric("price of a million output tokens", Measure.COUNT, True),
 }
 STATISTICS = ("mean", "min", "max", "p1", "p50", "p90", "p95", "p99", "p99.9")
 """Examples; any percentile from p1 to p99.9 with at most one decimal is one."""
@@ -71,6 +72,36 @@ _SPOKEN = {"median": "p50", "avg": "mean", "average": "mean", "p100": "max", "p0
 _PARTS = re.compile(r"(?P<head>[^<>=@]*)(?P<sign>[<>=]+)(?P<bound>[^@]*)(?:@(?P<scope>.*))?", re.S)
 _PERCENTILE = re.compile(r"p([1-9]\d?)(?:\.(\d))?")
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(\S*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurand:
+    """What a target bounds and an objective improves; ``str`` gives it back in the grammar."""
+
+    metric: str
+    statistic: str | None
+    """None for metrics that are one number for a run."""
+    scope_kind: ScopeKind | None = None
+    """None when all requests count."""
+    scope_name: str = ""
+
+    @property
+    def low_is_good(self) -> bool:
+        """Which way is better."""
+        return METRICS[self.metric].low_is_good
+
+    @property
+    def quantile(self) -> float | None:
+        """0.99 for ``p99``, 0 and 1 for ``min`` and ``max``; None for the others."""
+        if self.statistic in {"min", "max"}:
+            return float(self.statistic == "max")
+        if self.statistic is None or self.statistic == "mean":
+            return None
+        return round(float(self.statistic[1:]) / 100.0, 4)
+
+    def __str__(self) -> str:
+        head = f"{self.metric}.{self.statistic}" if self.statistic else self.metric
+        return head + (f"@{self.scope_kind}={self.scope_name}" if self.scope_kind else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +121,12 @@ class Target:
     @property
     def quantile(self) -> float | None:
         """0.99 for ``p99``, 0 and 1 for ``min`` and ``max``; None for the others."""
-        if self.statistic in {"min", "max"}:
-            return float(self.statistic == "max")
-        if self.statistic is None or self.statistic == "mean":
-            return None
-        return round(float(self.statistic[1:]) / 100.0, 4)
+        return self.measurand.quantile
+
+    @property
+    def measurand(self) -> Measurand:
+        """What is bounded."""
+        return Measurand(self.metric, self.statistic, self.scope_kind, self.scope_name)
 
     def met_by(self, value: float) -> bool:
         """Whether a measured value meets it; NaN, nothing measured, never does."""
@@ -173,6 +205,40 @@ def parse_gates(texts: Iterable[str]) -> list[Gate]:
         Names the mistakes of all texts at once.
     """
     return _parse_all("gates", texts, _read_change, Gate)
+
+
+def parse_measurands(texts: Iterable[str]) -> list[Measurand]:
+    """What the texts name, without bounds: ``goodput``, ``ttft.p99@class=chat``.
+
+    Raises
+    ------
+    ConfigError
+        Names the mistakes of all texts at once.
+    """
+    found: list[Measurand] = []
+    lines: list[str] = []
+    for text in texts:
+        one, faults = _parse_measurand(text)
+        if one is None:
+            lines.append(f"  {text!r}: {'; '.join(faults)}")
+        else:
+            found.append(one)
+    if lines:
+        raise ConfigError("objectives that cannot be read:\n" + "\n".join(lines))
+    return found
+
+
+def _parse_measurand(text: str) -> tuple[Measurand | None, list[str]]:
+    faults: list[str] = []
+    head, mark, where = (part.strip() for part in text.partition("@"))
+    bare = re.split("[<>=]", head)[0].strip()
+    if bare != head:
+        faults.append("an objective has no bound; put it among the targets, or write it without")
+    name, statistic = _read_head(bare, faults)
+    kind, scope = _read_scope(where, faults) if mark else (None, "")
+    if kind == "tenant" and name in METRICS and METRICS[name].compares_tenants:
+        faults.append(f"{name} compares tenants, so there is none for a single one")
+    return (None, faults) if faults else (Measurand(name, statistic, kind, scope), [])
 
 
 _ReadBound = Callable[[str, str, Metric | None, list[str]], float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -39,6 +40,33 @@ def tenant_fairness(run: Run) -> float:
     """
     windows = _Windows.of(run)
     return _mean_index(windows.asked, windows.got) if len(windows.tenants) > 1 else math.nan
+
+
+def service_gap(run: Run) -> float:
+    """Largest change of the difference in service of two tenants while both are kept waiting.
+
+    In tokens, weighted as in ``tenant_fairness`` and counted when requests start, in windows
+    of 1 s: over all pairs, and all stretches of windows at whose ends both have work left.
+    0 when no two are ever kept waiting together, NaN with a single tenant.
+
+    References
+    ----------
+    Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, for the bound.
+    """
+    windows = _Windows.of(run)
+    if len(windows.tenants) < 2:
+        return math.nan
+    left = windows.asked - windows.got > CRUMB
+    served = windows.got.cumsum(axis=0)
+    gap = 0.0
+    for i, j in combinations(np.flatnonzero(left.any(axis=0)).tolist(), 2):
+        both = np.flatnonzero(left[:, i] & left[:, j])
+        if len(both):
+            lead = served[both, i] - served[both, j]
+            starts = np.flatnonzero(np.diff(both, prepend=-2) > 1)
+            swing = np.maximum.reduceat(lead, starts) - np.minimum.reduceat(lead, starts)
+            gap = max(gap, float(swing.max()))
+    return gap
 
 
 @dataclass(frozen=True, slots=True, eq=False)

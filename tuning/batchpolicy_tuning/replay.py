@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchpolicy.config import PolicyConfig
-from batchpolicy.engine import Engine, EngineLimits
+from batchpolicy.engine import Engine, EngineLimits, Observer, Run
 from batchpolicy.errors import BatchPolicyError
 from batchpolicy.requests import Status
 from batchpolicy.step_cost import StepCost
@@ -68,34 +68,14 @@ class Replay:
     seed: int
     record: bool = False
     """Whether to keep what happened over time."""
+    max_steps: int = 10_000_000
+    """Steps after which the run is given up."""
 
     def __call__(self, engine: Engine, /) -> Outcome:
-        """Replay it and measure.
-
-        Raises
-        ------
-        BatchPolicyError
-            As the engine raised it, with the title in front.
-        RunFailed
-            When it ends with any other error.
-        """
+        """Replay it and measure; raises what ``run`` does."""
         started = time.perf_counter()
         recorder = Recorder(self.limits) if self.record else None
-        try:
-            run = engine.replay(
-                self.workload,
-                self.config,
-                self.limits,
-                self.cost,
-                seed=self.seed,
-                observer=recorder,
-            )
-        except BatchPolicyError as fault:
-            raise type(fault)(f"{self.title}: {fault}") from fault
-        except Exception as fault:
-            at = traceback.extract_tb(fault.__traceback__)[-1]
-            where = f"{at.filename}:{at.lineno}"
-            raise RunFailed(f"{self.title}: {type(fault).__name__} in {where}: {fault}") from fault
+        run = self.run(engine, recorder)
         return Outcome(
             measured=measure(run),
             facts=Facts.of(run),
@@ -112,3 +92,30 @@ class Replay:
             wall_s=time.perf_counter() - started,
             scheduler_s=run.scheduler_s,
         )
+
+    def run(self, engine: Engine, observer: Observer | None = None) -> Run:
+        """Replay it.
+
+        Raises
+        ------
+        BatchPolicyError
+            As the engine raised it, with the title in front.
+        RunFailed
+            When it ends with any other error.
+        """
+        try:
+            return engine.replay(
+                self.workload,
+                self.config,
+                self.limits,
+                self.cost,
+                seed=self.seed,
+                max_steps=self.max_steps,
+                observer=observer,
+            )
+        except BatchPolicyError as fault:
+            raise type(fault)(f"{self.title}: {fault}") from fault
+        except Exception as fault:
+            at = traceback.extract_tb(fault.__traceback__)[-1]
+            where = f"{at.filename}:{at.lineno}"
+            raise RunFailed(f"{self.title}: {type(fault).__name__} in {where}: {fault}") from fault

@@ -1,0 +1,1 @@
+"""Search for settings that meet an operator's targets."""

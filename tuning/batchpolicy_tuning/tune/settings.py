@@ -1,0 +1,403 @@
+"""From the file's space to parameters, and from parameters to a policy and limits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel
+
+from batchpolicy import registry
+from batchpolicy.config import PolicyConfig, config_named
+from batchpolicy.document import Document, Loc, dotted, short
+from batchpolicy.engine import EngineLimits
+from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.policy import Policy
+from batchpolicy.profiles import Profile
+from batchpolicy.quantities import parse_seconds
+from batchpolicy.registry import near
+from batchpolicy.tune import Tune
+from batchpolicy_tuning.tune.records import Value
+from batchpolicy_tuning.tune.space import POLICY, Parameter, Space
+from batchpolicy_tuning.tune.study_file import Range, SpaceSpec
+
+TUNED_LIMITS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "watermark",
+)
+TUNE = "tune"
+_MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A policy and the limits of the engine below it."""
+
+    config: PolicyConfig
+    limits: EngineLimits
+
+    @property
+    def key(self) -> str:
+        """Equal for settings that cannot differ in a run."""
+        config = self.config
+        rest = config.model_dump(mode="json", exclude={"policy", "title"})
+        made = config.build_policy()
+        said = [
+            f"{type(made).__module__}:{type(made).__qualname__}",
+            made.model_dump(mode="json"),
+            rest,
+            asdict(self.limits),
+        ]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
+
+    def shown(self) -> dict[str, Value]:
+        """What is set, flat: the policy, what its file says of it, and the tuned limits."""
+        limits = {name: getattr(self.limits, name) for name in TUNED_LIMITS}
+        return {POLICY: self.config.label, **_flat(self.config.policy.params), **limits}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A space, and the settings that its points stand for."""
+
+    space: Space
+    bases: Mapping[str, PolicyConfig]
+    """By policy, what its parameters are laid over."""
+    limits: EngineLimits
+    """Those of the baseline; what is not searched stays so."""
+    notes: tuple[str, ...] = ()
+    """Where the space was made smaller than asked for."""
+
+    def of(self, params: Mapping[str, Value]) -> Setting:
+        """The setting of these parameters.
+
+        Raises
+        ------
+        ConfigError
+            When the policy refuses them.
+        """
+        policy = str(params.get(POLICY, next(iter(self.bases))))
+        given = deepcopy(self.bases[policy].policy.params)
+        changed: dict[str, Any] = {}
+        for name, value in params.items():
+            if name in TUNED_LIMITS:
+                changed[name] = value
+            elif name != POLICY:
+                _put(given, name.removeprefix(f"{policy}:"), value)
+        base = self.bases[policy]
+        spec = base.policy.model_copy(update={"params": given})
+        return Setting(base.model_copy(update={"policy": spec}), replace(self.limits, **changed))
+
+
+def read_settings(
+    document: Document, spec: SpaceSpec, profile: Profile, limits: EngineLimits
+) -> Settings | None:
+    """The space of a study; None after noting what is wrong with it."""
+    before = len(document.faults)
+    notes: list[str] = []
+    parameters: list[Parameter] = []
+    bases: dict[str, PolicyConfig] = {}
+    for name, given in spec.policies.items():
+        base = _base(document, name)
+        if base is None:
+            continue
+        own, fixed = _of_policy(document, ("space", "policies", name), name, given, base)
+        bases[name] = fixed
+        parameters += own
+    if not spec.policies:
+        bases["fcfs"] = config_named("fcfs")
+    own_limits, limits = _of_limits(document, spec, profile, limits, notes)
+    if not document.faults[before:] and not parameters and not own_limits and len(bases) < 2:
+        document.fault(("space",), "space: nothing to search; name policies or limits to vary.")
+    if len(document.faults) > before:
+        return None
+    if len(bases) > 1:
+        parameters.insert(0, Parameter(POLICY, choices=tuple(bases)))
+    else:
+        parameters = [
+            replace(one, name=one.name.removeprefix(f"{one.of}:"), of="") for one in parameters
+        ]
+    space = Space((*parameters, *own_limits), _Startable(limits))
+    if next(iter(space.grid()), None) is None:
+        document.fault(
+            ("space", "limits"),
+            "space.limits: max_num_batched_tokens is below max_num_seqs everywhere; "
+            "no engine starts so.",
+        )
+        return None
+    return Settings(space, bases, limits, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Startable:
+    limits: EngineLimits
+
+    def __call__(self, params: Mapping[str, Value]) -> bool:
+        tokens = params.get("max_num_batched_tokens", self.limits.max_num_batched_tokens)
+        seats = params.get("max_num_seqs", self.limits.max_num_seqs)
+        return cast(int, tokens) >= cast(int, seats)
+
+
+def _base(document: Document, name: str) -> PolicyConfig | None:
+    try:
+        return config_beside(document, name)
+    except BatchPolicyError as fault:
+        document.fault(("space", "policies", name), str(fault))
+        return None
+
+
+def config_beside(document: Document, name: str) -> PolicyConfig:
+    """The policy of that name, or in that file; files are looked for beside the document."""
+    if name.endswith((".yaml", ".yml", ".json")):
+        return config_named(str(document.path.parent / name))
+    with registry.relative_to(document.path.absolute().parent):
+        config = config_named(name)
+    base = document.path.absolute().parent
+    return config.model_copy(update={"policy": config.policy.model_copy(update={"base": base})})
+
+
+def _of_policy(
+    document: Document, at: Loc, name: str, given: object, base: PolicyConfig
+) -> tuple[list[Parameter], PolicyConfig]:
+    """The dimensions of a policy, and the policy with what is fixed."""
+    cls = type(base.build_policy())
+    ranges = dict(_ranges(cls))
+    if given is None:
+        return [], base
+    if given == TUNE:
+        dimensions: dict[str, object] = {k: TUNE for k, (_, _, off) in ranges.items() if not off}
+        if not dimensions:
+            document.fault(at, f"{name!r} has no ranges beside its fields; write it without.")
+    elif isinstance(given, dict):
+        dimensions = cast("dict[str, object]", given)
+    else:
+        document.fault(
+            at,
+            f"{dotted(at)} is {short(given)}; expected {TUNE!r}, dimensions by key, or nothing.",
+        )
+        return [], base
+    found: list[Parameter] = []
+    fixed = deepcopy(base.policy.params)
+    for key, one in dimensions.items():
+        place = (*at, key)
+        if one == TUNE and key not in ranges:
+            known = ", ".join(ranges) or "none"
+            document.fault(
+                place,
+                f"{dotted(place)}: there is no range beside a field of that name, give low and "
+                f"high.{near(key, ranges)} With a range: {known}.",
+            )
+            continue
+        tune, integer, _ = ranges.get(key, (None, False, False))
+        values = _dimension(document, place, one, tune, integer)
+        if values is None or not _accepted(document, place, base, key, values):
+            continue
+        if len(values.choices) == 1:
+            _put(fixed, key, values.choices[0])
+        else:
+            found.append(replace(values, name=f"{name}:{key}", of=name))
+    spec = base.policy.model_copy(update={"params": fixed})
+    return found, base.model_copy(update={"policy": spec})
+
+
+def _accepted(
+    document: Document, at: Loc, base: PolicyConfig, key: str, values: Parameter
+) -> bool:
+    """Whether the policy takes the ends, or every choice; notes what it says else."""
+    for value in values.choices or (values.at(0.0), values.at(1.0)):
+        params = deepcopy(base.policy.params)
+        try:
+            _put(params, key, value)
+            base.policy.model_copy(update={"params": params}).build()
+        except BatchPolicyError as fault:
+            document.fault(at, str(fault))
+            return False
+    return True
+
+
+def _of_limits(
+    document: Document, spec: SpaceSpec, profile: Profile, limits: EngineLimits, notes: list[str]
+) -> tuple[list[Parameter], EngineLimits]:
+    reach = profile.reach
+    most = {
+        "max_num_seqs": math.inf if reach is None else reach.mixed_decodes,
+        "max_num_batched_tokens": math.inf if reach is None else reach.mixed_prefill_tokens,
+        "watermark": 0.5,
+    }
+    found: list[Parameter] = []
+    for name, given in spec.limits.items():
+        at: Loc = ("space", "limits", name)
+        if name not in TUNED_LIMITS:
+            listed = ", ".join(TUNED_LIMITS)
+            document.fault(
+                at, f"unknown key {dotted(at)!r}.{near(name, TUNED_LIMITS)} Known: {listed}."
+            )
+            continue
+        values = _dimension(document, at, given, None, name != "watermark")
+        if values is None:
+            continue
+        least = 1 if name.startswith("max_") else 0
+        low = min(values.choices) if values.choices else values.low  # pyright: ignore
+        if not values.ordered or not float(cast(float, low)) >= least:
+            document.fault(at, f"{dotted(at)}: expected numbers of {least} or more.")
+            continue
+        clipped = _clipped(values, most.get(name, math.inf))
+        if clipped is None:
+            document.fault(
+                at,
+                f"{dotted(at)}: profile {profile.name!r} was measured up to {most[name]:,}; "
+                "nothing of this is within.",
+            )
+            continue
+        if clipped != values:
+            why = f"profile {profile.name} was measured" if name.startswith("max_") else "it goes"
+            notes.append(f"{name}: clipped to {_span(clipped)}; {why} up to {most[name]:,g}.")
+        if len(clipped.choices) == 1:
+            limits = replace(limits, **{name: clipped.choices[0]})
+        else:
+            found.append(replace(clipped, name=name))
+    return found, limits
+
+
+def _clipped(values: Parameter, most: float) -> Parameter | None:
+    if values.choices:
+        kept = tuple(one for one in values.choices if cast(float, one) <= most)
+        return replace(values, choices=kept) if kept else None
+    return replace(values, high=min(values.high, most)) if values.low <= most else None
+
+
+def _span(values: Parameter) -> str:
+    if values.choices:
+        return ", ".join(f"{one:,}" for one in values.choices)
+    return f"{values.low:,g} to {values.high:,g}"
+
+
+def _dimension(
+    document: Document, at: Loc, given: object, tune: Tune | None, integer: bool
+) -> Parameter | None:
+    """What may be chosen, without its name; a single value is one choice."""
+    if given == TUNE:
+        if tune is not None:
+            return Parameter("", tune.low, tune.high, tune.log, integer)
+        document.fault(at, f"{dotted(at)}: no range stands beside it; give low and high.")
+        return None
+    if isinstance(given, dict):
+        read = document.validate(Range, _seconds(at, cast("dict[str, object]", given)), at)
+        return None if read is None else _range(document, at, read, integer)
+    choices = cast("list[object]", given) if isinstance(given, list) else [given]
+    values = [_second(at, one) for one in choices]
+    if not values or not all(
+        isinstance(one, bool | int | float | str | NoneType) for one in values
+    ):
+        document.fault(at, f"{dotted(at)} is {short(given)}; expected values, or low and high.")
+        return None
+    if len({repr(one) for one in values}) < len(values):
+        document.fault(at, f"{dotted(at)}: a value is listed twice.")
+        return None
+    plain = cast("list[Value]", values)
+    made = Parameter("", choices=tuple(plain))
+    if not made.ordered:
+        return made
+    return Parameter("", choices=tuple(sorted(cast("list[float]", plain))))
+
+
+def _range(document: Document, at: Loc, read: Range, integer: bool) -> Parameter | None:
+    low, high = read.low, read.high
+    said = ""
+    if not low < high:
+        said = f"low {low:g} is not below high {high:g}"
+    elif read.log and low <= 0.0:
+        said = f"low is {low:g}; with log it has to be above 0"
+    elif integer and not (low.is_integer() and high.is_integer()):
+        said = "low and high have to be whole numbers"
+    elif read.step is not None and read.log:
+        said = "step and log exclude each other; list the values in place of both"
+    elif read.step is not None and (high - low) / read.step > _MOST_STEPS:
+        said = f"over {_MOST_STEPS:,} values; take a larger step"
+    if said:
+        document.fault(at, f"{dotted(at)}: {said}.")
+        return None
+    if read.step is None:
+        return Parameter("", low, high, read.log, integer)
+    count = int((high - low) / read.step + 1e-9) + 1
+    values = [low + k * read.step for k in range(count)]
+    return Parameter("", choices=tuple(int(v) if integer else v for v in values))
+
+
+def _seconds(at: Loc, given: dict[str, object]) -> dict[str, object]:
+    return {k: _second(at, v) if k in ("low", "high", "step") else v for k, v in given.items()}
+
+
+def _second(at: Loc, given: object) -> object:
+    """A number of seconds where the key is in seconds and the value has a unit."""
+    if isinstance(given, str) and str(at[-1]).endswith("_s"):
+        try:
+            return parse_seconds(given)
+        except ValueError:
+            return given  # whoever reads it says what it wants
+    return given
+
+
+def _ranges(
+    model: type[BaseModel], prefix: str = "", off: bool = False
+) -> Iterator[tuple[str, tuple[Tune, bool, bool]]]:
+    """Ranges beside fields by key: the range, whether of whole numbers, whether off by default."""
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        default: object = field.get_default(call_default_factory=True)
+        is_off = off or default is None
+        for kind, notes in _kinds(field.annotation, tuple(field.metadata)):
+            if not isinstance(kind, type):
+                continue
+            if issubclass(kind, BaseModel) and not issubclass(kind, Policy):
+                yield from _ranges(kind, f"{key}.", is_off)
+            tune = next((one for one in notes if isinstance(one, Tune)), None)
+            if tune is not None and issubclass(kind, int | float):
+                yield key, (tune, issubclass(kind, int), is_off)
+
+
+def _kinds(annotation: Any, notes: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The types of a union, each with all that it is annotated with."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        yield from _kinds(inner, (*notes, *more))
+    elif origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _kinds(part, notes)
+    else:
+        yield annotation, notes
+
+
+def _put(params: dict[str, Any], key: str, value: Value) -> None:
+    """Set ``urgency.weight`` inside nested parameters."""
+    *above, last = key.split(".")
+    here = params
+    for part in above:
+        inner = here.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(
+                f"{key}: {part!r} is {short(inner)} in the policy; expected a mapping"
+            )
+        here = cast("dict[str, Any]", inner)
+    here[last] = value
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for key, value in params.items():
+        if isinstance(value, dict):
+            found |= _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str | NoneType):
+            found[prefix + key] = value
+        else:
+            found[prefix + key] = str(value)
+    return found

@@ -1,0 +1,101 @@
+"""Where the trials of a study are kept: a journal file, or a database that many machines reach."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, get_storage
+from optuna.storages.journal import JournalFileBackend
+
+from batchpolicy.errors import ConfigError
+
+_URL = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<rest>.*)", re.S)
+_SCHEMES = ("postgresql", "mysql", "sqlite")
+
+
+def open_storage(place: str) -> BaseStorage:
+    """The storage at a database URL or, for anything else, in a journal file.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be opened, or its driver is not installed.
+    """
+    found = _URL.fullmatch(place)
+    if found is None:
+        return _journal(Path(place))
+    scheme = found["scheme"]
+    base = scheme.partition("+")[0]
+    if base not in _SCHEMES:
+        raise ConfigError(
+            f"--storage {shown_place(place)}: {scheme!r} is not known; give a journal file, or "
+            "postgresql://USER:PASSWORD@HOST/DATABASE"
+        )
+    url = place
+    if scheme == "postgresql":
+        if find_spec("psycopg") is None:
+            raise ConfigError(
+                "--storage postgresql://... needs psycopg, which is not installed; "
+                "pip install 'batchpolicy[postgres]'"
+            )
+        url = f"postgresql+psycopg://{found['rest']}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return get_storage(url)
+        except Exception as fault:
+            # Drivers raise what they like; none of them says more than its first line.
+            said = str(fault).strip().splitlines() or [type(fault).__name__]
+            raise ConfigError(
+                f"--storage {shown_place(place)} cannot be opened: {said[0]}"
+            ) from fault
+
+
+def shown_place(place: str) -> str:
+    """A storage without the password in its URL."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", place)
+
+
+def _journal(path: Path) -> BaseStorage:
+    if path.is_dir():
+        raise ConfigError(f"--storage {path}: is a folder; give the name of a journal file.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--storage {path}: no folder {str(path.parent)!r}; make it first.")
+    try:
+        return JournalStorage(JournalFileBackend(str(path)))
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise ConfigError(f"--storage {path} cannot be read as a journal: {fault}") from fault
+
+
+def study_in(storage: BaseStorage, name: str, objectives: int, low_is_good: list[bool]) -> int:
+    """Id of the study of that name; a new one if there is none.
+
+    Raises
+    ------
+    ConfigError
+        When there is one with other objectives.
+    """
+    directions = ["minimize" if low else "maximize" for low in low_is_good]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        study = optuna.create_study(
+            storage=storage, study_name=name, directions=directions, load_if_exists=True
+        )
+    found = ["minimize" if d.name == "MINIMIZE" else "maximize" for d in study.directions]
+    if found != directions:
+        raise ConfigError(
+            f"study {name!r} in that storage has other objectives than this file; "
+            "give another --storage or another --name"
+        )
+    study_id: Any = storage.get_study_id_from_name(name)
+    return int(study_id)
+
+
+def existing_studies(storage: BaseStorage) -> list[str]:
+    """Names of the studies in a storage."""
+    return [study.study_name for study in storage.get_all_studies()]
