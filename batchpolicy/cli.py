@@ -24,6 +24,7 @@ from batchpolicy.errors import (
     BatchPolicyError,
     ConfigError,
     EngineUnavailable,
+    Interrupted,
     StepLimitReached,
     WorkloadError,
 )
@@ -41,6 +42,7 @@ _SUMMARIES = {
     "cases": "Run scheduling cases: what each asks, what came out.",
     "conformance": "Hold the light engine to the step plans of a real one.",
     "predictor": "Train predictors of output lengths on prompts and answers, and judge them.",
+    "tune": "Search policies and limits that meet targets, or say that none does.",
     "calibrate": "Fit a profile to a real run and judge it on requests the fit did not see.",
 }
 
@@ -48,7 +50,8 @@ _SUMMARIES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 ok, 1 fault, 2 usage, 4 a gate failed, 5 the measurement is invalid, 130 Ctrl-C.
+    0 ok, 1 fault, 2 usage, 3 nothing feasible, 4 a gate failed, 5 the measurement is invalid
+    or inconclusive, 130 Ctrl-C.
     Commands of other packages raise ``BatchPolicyError`` and leave the rest to this.
     """
     # Behind everything installed, so that no file of the user's shadows a library.
@@ -57,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
+    except Interrupted as e:
+        return _told(e, INTERRUPTED)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except BrokenPipeError:
@@ -92,6 +97,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return e.code if isinstance(e.code, int) else FAULT if e.code else 0
     except StepLimitReached as e:
         return _told(e, INVALID)
+    except Interrupted:
+        raise
     except BatchPolicyError as e:
         return _told(e, USAGE if isinstance(e, _THE_USERS) else FAULT)
     return 0

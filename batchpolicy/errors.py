@@ -7,6 +7,7 @@
     + StepLimitReached
   x EngineUnavailable
   x PolicyContractError
+  x Interrupted
 """
 
 from __future__ import annotations
@@ -39,3 +40,7 @@ class EngineUnavailable(BatchPolicyError):
 
 class PolicyContractError(BatchPolicyError):
     """A policy broke a promise of the interface."""
+
+
+class Interrupted(BatchPolicyError):
+    """Ctrl-C ended a command that says itself what was kept, and how to go on."""

@@ -193,11 +193,12 @@ def _start(make_engine: Callable[[], Engine], told: _Flag) -> None:
     global _make_engine
     _LOGGER.addFilter(_First(told))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    Thread(target=_end_with_the_parent, daemon=True).start()
+    Thread(target=end_with_the_parent, daemon=True).start()
     _make_engine = make_engine
 
 
-def _end_with_the_parent() -> None:
+def end_with_the_parent() -> None:
+    """Wait for the end of the process that started this one, and end then too."""
     # Whoever is killed cannot end its processes.
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batchpolicy.targets import METRICS, Measurand, Measure, Target
 from batchpolicy.quantities import format_seconds
+from batchpolicy.targets import METRICS, Measurand, Measure, Target
 from batchpolicy_tuning.tune.records import Outcome, TargetResult, TrialRecord
 
 MOST_MISS = 1000.0
@@ -98,7 +98,12 @@ def missed_by(result: TargetResult) -> str:
         return f"{result.target}: could not be measured"
     if math.isinf(result.value):
         return f"{result.target}: no end, requests were not served"
-    return f"{result.target}: {shown(result.target, result.value)}, {result.miss:.1%} beyond it"
+    return f"{result.target}: {shown(result.target, result.value)}, {off_by(result.miss)}"
+
+
+def off_by(miss: float) -> str:
+    """How far a bound was missed."""
+    return f"{miss:.1%} off" if miss < 1.0 else f"{1.0 + miss:.3g} times the bound"
 
 
 def shown(text: str, value: float) -> str:
@@ -112,6 +117,9 @@ def shown(text: str, value: float) -> str:
             return format_seconds(value) if value else "0 s"
         case Measure.SHARE:
             return f"{100.0 * value:.2f}%"
+        case Measure.RATE:
+            unit = "tok/s" if name == "throughput" else "req/s"
+            return f"{value:,.0f} {unit}" if value >= 1000.0 else f"{value:.4g} {unit}"
         case _:
             return f"{value:.4g}" if abs(value) < 1000.0 else f"{value:,.0f}"
 

@@ -23,7 +23,7 @@ _OVER_ALL = ("throughput", "jain", "service_gap", "recompute", "cost")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """What is kept of a run; columns hold the requests that are measured, see ``measured_rows``."""
+    """What is kept of a run; columns hold what is measured, see ``measured_rows``."""
 
     class_names: npt.NDArray[np.str_]
     tenant_names: npt.NDArray[np.str_]
@@ -48,6 +48,7 @@ class Sample:
     requests: int
     unfinished: int
     faults: int
+    peak_waiting: int
     steps: int
     digest: str
 
@@ -80,6 +81,7 @@ class Sample:
             requests=n,
             unfinished=int(left.sum()),
             faults=sum(c for name, c in run.counters.items() if name.endswith("_faults")),
+            peak_waiting=run.peak_waiting,
             steps=run.steps,
             digest=run.digest(),
         )

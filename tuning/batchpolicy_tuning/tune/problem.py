@@ -207,18 +207,10 @@ class ReplayProblem:
         setting = self.study.settings.of(params)
         return Candidate("sampled", setting.config.label, setting.key, params, setting.shown())
 
-    def setting(self, candidate: Candidate) -> Setting:
-        """The policy and limits of a candidate."""
-        if candidate.origin == "baseline":
-            return self.study.baseline
-        if candidate.origin == "given":
-            return self.study.given[candidate.label]
-        return self.study.settings.of(candidate.params)
-
     def measure(self, candidate: Candidate, instance: int) -> Sample:
         """Serve one slice."""
-        one = self.drawn[instance]
-        return served(self.study, self.setting(candidate), one, self.engine)
+        setting = setting_of(self.study, candidate.origin, candidate.label, candidate.params)
+        return served(self.study, setting, self.drawn[instance], self.engine)
 
     def values(self, measured: Sequence[Sample]) -> Mapping[str, float]:
         """Values over slices together."""
@@ -240,6 +232,13 @@ class ReplayProblem:
             params,
             setting.shown(),
         )
+
+
+def setting_of(study: Study, origin: str, label: str, params: Mapping[str, Value]) -> Setting:
+    """The policy and limits of a candidate or of a trial."""
+    if origin == "baseline":
+        return study.baseline
+    return study.given[label] if origin == "given" else study.settings.of(params)
 
 
 def values_of(study: Study, measured: Sequence[Sample]) -> dict[str, float]:
@@ -277,16 +276,3 @@ def served(study: Study, setting: Setting, instance: Instance, engine: Engine) -
     if sample.faults:
         raise TrialFailed(f"{instance.name}: policy or adapter failed {sample.faults:,} times")
     return sample
-
-
-@dataclass(frozen=True, slots=True)
-class Serve:
-    """A task for a process: one slice under a setting."""
-
-    study: Study
-    setting: Setting
-    instance: Instance
-
-    def __call__(self, engine: Engine, /) -> Sample:
-        """See ``served``."""
-        return served(self.study, self.setting, self.instance, engine)

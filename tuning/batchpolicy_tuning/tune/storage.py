@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def _journal(path: Path) -> BaseStorage:
         raise ConfigError(f"--storage {path} cannot be read as a journal: {fault}") from fault
 
 
-def study_in(storage: BaseStorage, name: str, objectives: int, low_is_good: list[bool]) -> int:
+def study_in(storage: BaseStorage, name: str, low_is_good: Sequence[bool]) -> int:
     """Id of the study of that name; a new one if there is none.
 
     Raises

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def this_worker() -> str:
-    """This process: ``host/pid/start``, different from every other one, also of the same pid."""
+    """Name of this process: ``host/pid/start``, never used again, not even with its pid."""
     pid = os.getpid()
     return f"{socket.gethostname()}/{pid}/{_start_of(pid)}"
 

@@ -1,0 +1,163 @@
+"""The ``tune`` command."""
+
+from __future__ import annotations
+
+import json as json_lines
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+from rich.console import Console
+from typing_extensions import override
+
+from batchpolicy.errors import ConfigError, Interrupted
+from batchpolicy_tuning.pool import interrupted_once
+from batchpolicy_tuning.tune import run
+from batchpolicy_tuning.tune.progress import watching
+from batchpolicy_tuning.tune.study import read_study, with_search
+from batchpolicy_tuning.tune.study_file import study_schema
+from batchpolicy_tuning.tune.summary import show
+
+JOURNAL = "journal.log"
+FOLDER = Path("tuned")
+
+
+class _StudyFirst(typer.core.TyperGroup):
+    """``tune FILE`` is ``tune run FILE``."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_StudyFirst,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Search policies and limits that meet targets: batchpolicy tune STUDY.yaml",
+)
+
+StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="Study file.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for results; by default tuned/NAME.", show_default=False),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|URL",
+        help="Journal file or postgresql://... for the trials; by default a journal in --out.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+@app.command("run")
+def run_study(
+    study: StudyPath,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials in all, in place of the study's.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="In place of the study's.", show_default=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes on this machine.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the trials that are there.")
+    ] = False,
+    changed: Annotated[
+        bool,
+        typer.Option(
+            "--changed",
+            help="Resume although the study file has changed, where trials still count.",
+        ),
+    ] = False,
+    out: Out = None,
+    storage: Storage = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print study.json in place of tables.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search settings that meet the study's targets.
+
+    Exit codes: 0 a winner, or the baseline is as good; 3 nothing feasible; 5 inconclusive.
+    """
+    read = with_search(read_study(study), trials=trials, seed=seed)
+    folder = FOLDER / read.name if out is None else out
+    _make(folder)
+    asked = run.Asked(
+        study=read,
+        folder=folder,
+        place=storage or str(folder / JOURNAL),
+        resume=resume,
+        changed=changed,
+        jobs=jobs,
+    )
+    try:
+        with interrupted_once(), watching(read.goals, quiet) as watcher:
+            result = run.tune(asked, watcher)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; go on with: batchpolicy tune {study} --resume"
+            + ("" if out is None else f" --out {out}")
+            + ("" if storage is None else " --storage ...")
+        ) from None
+    if as_json:
+        print(result.model_dump_json(indent=1))
+    else:
+        show(result, _console())
+        _console().print(f"\nAll of it: {folder / 'study.json'}", markup=False, soft_wrap=True)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command("worker")
+def worker(
+    study: StudyPath, out: Out = None, storage: Storage = None, quiet: Quiet = False
+) -> None:
+    """Help with a study that was started elsewhere, from another terminal or machine.
+
+    It takes trials from the same storage until there are enough; the first command waits for
+    them and runs the finalists.
+    """
+    read = read_study(study)
+    folder = FOLDER / read.name if out is None else out
+    place = storage or str(folder / JOURNAL)
+    if storage is None and not Path(place).is_file():
+        raise ConfigError(
+            f"no journal {place}; name the --out or --storage of the study that is to be helped"
+        )
+    try:
+        with interrupted_once(), watching(read.goals, quiet) as watcher:
+            count = run.work(read, place, watcher)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; its trial was given back") from None
+    print(f"{count} trials of {read.name} run here")
+
+
+@app.command("schema")
+def print_schema() -> None:
+    """JSON schema of study files, for editors."""
+    print(json_lines.dumps(study_schema(), indent=2))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ConfigError(f"--out {folder}: cannot be made: {fault.strerror}.") from fault
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"--out {folder}: takes no files.")
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120
+    return console

@@ -1,0 +1,83 @@
+"""A setting as what an operator deploys: a policy file and an engine's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from batchpolicy.config import PolicyConfig, load_config
+from batchpolicy.engine import EngineLimits
+from batchpolicy_tuning import output
+from batchpolicy_tuning.tune.settings import Setting
+
+_SECTIONS = ("preempt", "bounds", "queue", "memory", "predictor", "limits", "requests")
+
+
+def write_policy(setting: Setting, path: Path, remarks: Sequence[str]) -> None:
+    """Write a policy file that says what the setting does, with remarks, and read it back."""
+    head = "".join(f"# {line}\n" for remark in remarks for line in remark.splitlines())
+    text = yaml.safe_dump(policy_document(setting.config), sort_keys=False, allow_unicode=True)
+    output.write_whole(head + text, path)
+    read = Setting(load_config(path), setting.limits)
+    if read.key != setting.key:
+        raise AssertionError(f"{path} does not say what was measured")
+
+
+def policy_document(config: PolicyConfig) -> dict[str, Any]:
+    """The policy as the keys of a file."""
+    spec = config.policy
+    found: dict[str, Any] = {
+        "apiVersion": "batchpolicy/v1",
+        "kind": "Policy",
+        "policy": {"name": _elsewhere(spec.name, spec.base), **_plain(spec.params)},
+    }
+    for name in _SECTIONS:
+        part = getattr(config, name)
+        if part is None:
+            continue
+        if name == "predictor":
+            found[name] = {"name": _elsewhere(part.name, part.base), **_plain(part.params)}
+        elif isinstance(part, str):
+            found[name] = part
+        else:
+            said = part.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+            if said:
+                found[name] = said
+    return found
+
+
+def _elsewhere(name: str, base: Path) -> str:
+    """A name; a class in a file by its whole path, as the policy file stands elsewhere."""
+    path, mark, cls = name.rpartition(":")
+    return f"{(base / path).resolve()}{mark}{cls}" if path.endswith(".py") else name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return value.model_dump(mode="json", by_alias=True)
+
+
+def flags(limits: EngineLimits) -> dict[str, str]:
+    """What to start each engine with for these limits."""
+    vllm = [
+        f"--max-num-seqs {limits.max_num_seqs}",
+        f"--max-num-batched-tokens {limits.max_num_batched_tokens}",
+    ]
+    if limits.long_prefill_token_threshold:
+        vllm.append(f"--long-prefill-token-threshold {limits.long_prefill_token_threshold}")
+    if limits.watermark:
+        vllm.append(f"--watermark {limits.watermark:g}")
+    sglang = [
+        f"--max-running-requests {limits.max_num_seqs}",
+        f"--chunked-prefill-size {limits.max_num_batched_tokens}",
+        f"--max-prefill-tokens {limits.max_num_batched_tokens}",
+    ]
+    return {"vllm": " ".join(vllm), "sglang": " ".join(sglang)}

@@ -1,0 +1,315 @@
+"""The best settings of a search, run again on what it did not see, and who wins there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchpolicy.engine import Engine
+from batchpolicy.errors import BatchPolicyError
+from batchpolicy.targets import METRICS, Measurand, Measure
+from batchpolicy_tuning.metrics import percentile
+from batchpolicy_tuning.pool import Workers
+from batchpolicy_tuning.statistics import (
+    CONFIDENCE,
+    Comparison,
+    Verdict,
+    compare,
+    differences,
+    holm,
+)
+from batchpolicy_tuning.tune.judging import best_of, judge, pareto
+from batchpolicy_tuning.tune.measuring import Sample, value_of
+from batchpolicy_tuning.tune.problem import Instance, served, values_of
+from batchpolicy_tuning.tune.records import Outcome, Part, TrialRecord, Value
+from batchpolicy_tuning.tune.result import (
+    ComparisonResult,
+    Conclusion,
+    FinalistResult,
+    ScopeResult,
+)
+from batchpolicy_tuning.tune.settings import Setting
+from batchpolicy_tuning.tune.study import Study
+from batchpolicy_tuning.turned_signs import p_negative
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """One slice under a setting, as a task; the reason where it gives no result."""
+
+    study: Study
+    setting: Setting
+    instance: Instance
+
+    def __call__(self, engine: Engine, /) -> Sample | str:
+        """See ``served``."""
+        try:
+            return served(self.study, self.setting, self.instance, engine)
+        except BatchPolicyError as fault:
+            return str(fault)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is to be run on what is held out."""
+
+    trial: int
+    label: str
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """What the finalists came to."""
+
+    baseline: FinalistResult
+    finalists: tuple[FinalistResult, ...]
+    conclusion: Conclusion
+    winner: int | None
+    reason: str
+
+
+def chosen_of(study: Study, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The feasible trials that go on, without the baseline: the front first, then the best.
+
+    Of equals, the one that differs from the baseline in fewer things: each difference is
+    something that its operators have to know.
+    """
+    goals = study.goals
+    if best_of(goals, trials) is None:
+        return []
+    base: Mapping[str, Value] = trials[0].setting
+    front = {one.number for one in pareto(goals, trials)} if len(goals) > 1 else set[int]()
+    feasible = [
+        one for one in trials if one.outcome is Outcome.FEASIBLE and one.origin != "baseline"
+    ]
+
+    def rank(one: TrialRecord) -> tuple[bool, float, int, int]:
+        loss = goals[0].loss(one.values)
+        changes = sum(base.get(k) != v for k, v in one.setting.items())
+        return (one.number not in front, float(f"{loss:.9g}"), changes, one.number)
+
+    return sorted(feasible, key=rank)[: study.file.finalists.count]
+
+
+def run_finalists(
+    study: Study,
+    baseline: Chosen,
+    chosen: Sequence[Chosen],
+    held_out: Sequence[Instance],
+    make_engine: Callable[[], Engine],
+    processes: int,
+    done: Callable[[], None],
+) -> Final:
+    """Serve what is held out under the baseline and each finalist, and judge."""
+    arms = [baseline, *chosen]
+    tasks = [Serve(study, arm.setting, one) for one in held_out for arm in arms]
+    ended: dict[int, Sample | str] = {}
+    with Workers(make_engine, max(min(processes, len(tasks)), 1)) as workers:
+        for i, found in workers.each(tasks):
+            ended[i] = found
+            done()
+    samples = [[ended[i] for i in range(a, len(tasks), len(arms))] for a in range(len(arms))]
+    names = [one.name for one in held_out]
+    return concluded(study, arms, samples, names)
+
+
+def concluded(
+    study: Study,
+    arms: Sequence[Chosen],
+    samples: Sequence[Sequence[Sample | str]],
+    names: Sequence[str],
+) -> Final:
+    """What runs on held-out slices say; ``samples`` by arm, the baseline first, and slice."""
+    base_runs = _whole(samples[0])
+    base = _result(study, arms[0], samples[0], names, ())
+    losses = [_differences(study, study.objectives[0], base_runs, _whole(s)) for s in samples[1:]]
+    p_values = holm([_p_of_none(one) for one in losses])
+    finalists = tuple(
+        _result(study, arm, runs, names, _comparisons(study, base_runs, _whole(runs), p))
+        for arm, runs, p in zip(arms[1:], samples[1:], p_values, strict=True)
+    )
+    conclusion, winner, reason = _conclusion(study, base, finalists)
+    return Final(base, finalists, conclusion, winner, reason)
+
+
+def _conclusion(
+    study: Study, base: FinalistResult, finalists: Sequence[FinalistResult]
+) -> tuple[Conclusion, int | None, str]:
+    goal = study.goals[0]
+    base_meets = base.outcome == Outcome.FEASIBLE
+    meeting = [one for one in finalists if one.outcome == Outcome.FEASIBLE]
+    if not meeting:
+        if not finalists and base_meets:
+            return Conclusion.KEEP_BASELINE, base.trial, "nothing else met the targets"
+        why = "; ".join(f"trial {one.trial} {one.reason}" for one in finalists)
+        return Conclusion.INCONCLUSIVE, None, f"no finalist meets all targets held out: {why}"
+    meeting = sorted(meeting, key=lambda one: goal.loss(one.values))
+    if not base_meets:
+        return Conclusion.WINNER, meeting[0].trial, f"the baseline does not: {base.reason}"
+    better = [one for one in meeting if _is_better(one.comparisons[0])]
+    if better:
+        return Conclusion.WINNER, better[0].trial, "better than the baseline held out"
+    settled = {Verdict.WORSE.value, Verdict.EQUIVALENT.value, Verdict.NOTHING_TO_SCHEDULE.value}
+    if all(one.comparisons[0].verdict in settled for one in meeting):
+        return Conclusion.KEEP_BASELINE, base.trial, "no finalist is better than the baseline"
+    return Conclusion.INCONCLUSIVE, None, f"no finalist is shown to be better in {goal.key}"
+
+
+def _is_better(comparison: ComparisonResult) -> bool:
+    """Shown by its own interval, and by the test that knows how many were tried."""
+    return (
+        comparison.verdict == Verdict.BETTER.value
+        and comparison.p is not None
+        and comparison.p <= (1.0 - CONFIDENCE) / 2.0
+    )
+
+
+def _whole(runs: Sequence[Sample | str]) -> list[Sample] | None:
+    """The samples of an arm; None where a slice gave none."""
+    found = [one for one in runs if not isinstance(one, str)]
+    return found if len(found) == len(runs) else None
+
+
+def _result(
+    study: Study,
+    arm: Chosen,
+    runs: Sequence[Sample | str],
+    names: Sequence[str],
+    comparisons: tuple[ComparisonResult, ...],
+) -> FinalistResult:
+    whole = _whole(runs)
+    setting = arm.setting.shown()
+    if whole is None:
+        reason = next(one for one in runs if isinstance(one, str))
+        return FinalistResult(
+            trial=arm.trial,
+            label=arm.label,
+            setting=setting,
+            outcome=Outcome.FAILED.value,
+            reason=f"fails: {reason}",
+        )
+    values = values_of(study, whole)
+    verdict = judge(study.limits, study.goals, values)
+    return FinalistResult(
+        trial=arm.trial,
+        label=arm.label,
+        setting=setting,
+        outcome=verdict.outcome.value,
+        reason=f"misses {verdict.reason}" if verdict.reason else "",
+        values=values,
+        targets=verdict.targets,
+        parts=tuple(
+            Part(instance=name, values=values_of(study, [one]))
+            for name, one in zip(names, whole, strict=True)
+        ),
+        comparisons=comparisons,
+        scopes=tuple(_scopes(whole)),
+    )
+
+
+def _values(study: Study, objective: Measurand, runs: Sequence[Sample]) -> list[float]:
+    return [value_of(objective, [one], study.file.price_per_hour) for one in runs]
+
+
+def _differences(
+    study: Study,
+    objective: Measurand,
+    base: Sequence[Sample] | None,
+    runs: Sequence[Sample] | None,
+) -> list[float]:
+    """Gains by slice; empty where an arm has none."""
+    if base is None or runs is None:
+        return []
+    pairs = np.array([_values(study, objective, base), _values(study, objective, runs)])
+    pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]
+    sign = -1.0 if objective.low_is_good else 1.0
+    return [float(x) for x in sign * differences(pairs[0], pairs[1])]
+
+
+def _p_of_none(gains: Sequence[float]) -> float:
+    """How likely such gains are when there is none."""
+    if len(gains) < 2 or not any(gains):
+        return 1.0
+    return float(p_negative(-np.array(gains)))
+
+
+def _comparisons(
+    study: Study, base: Sequence[Sample] | None, runs: Sequence[Sample] | None, p: float
+) -> tuple[ComparisonResult, ...]:
+    if base is None or runs is None:
+        return ()
+    queued = any(one.peak_waiting > 0 for one in (*base, *runs))
+    found: list[ComparisonResult] = []
+    for i, objective in enumerate(study.objectives):
+        one = compare(
+            _values(study, objective, base),
+            _values(study, objective, runs),
+            higher_is_better=not objective.low_is_good,
+            in_points=METRICS[objective.metric].measure is Measure.SHARE,
+            queued=queued,
+        )
+        found.append(_compared(str(objective), one, p if i == 0 else None))
+    return tuple(found)
+
+
+def _compared(objective: str, one: Comparison, p: float | None) -> ComparisonResult:
+    def known(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    return ComparisonResult(
+        objective=objective,
+        baseline=known(one.baseline),
+        value=known(one.policy),
+        improvement=known(one.improvement),
+        low=known(one.low),
+        high=known(one.high),
+        relative_low=known(one.relative_low),
+        relative_high=known(one.relative_high),
+        pairs=one.pairs,
+        verdict=one.verdict.value,
+        p=p,
+        reason=one.reason,
+    )
+
+
+def _scopes(runs: Sequence[Sample]) -> list[ScopeResult]:
+    classes = sorted({str(name) for one in runs for name in one.class_names} - {""})
+    tenants = sorted({str(name) for one in runs for name in one.tenant_names} - {""})
+    wanted: list[tuple[str, str]] = [
+        ("all", ""),
+        *(("class", name) for name in classes),
+        *(("tenant", name) for name in tenants),
+    ]
+    return [_scope(kind, name, runs) for kind, name in wanted]
+
+
+def _scope(kind: str, name: str, runs: Sequence[Sample]) -> ScopeResult:
+    rows = [
+        np.ones(len(one.met), dtype=np.bool_)
+        if kind == "all"
+        else (one.class_names if kind == "class" else one.tenant_names) == name
+        for one in runs
+    ]
+
+    def quantile(column: str, q: float) -> float | None:
+        joined = np.concatenate([getattr(o, column)[r] for o, r in zip(runs, rows, strict=True)])
+        found = percentile(joined, q)
+        return None if math.isnan(found) else found
+
+    met = np.concatenate([o.met[r & o.targeted] for o, r in zip(runs, rows, strict=True)])
+    return ScopeResult(
+        kind="all" if kind == "all" else "class" if kind == "class" else "tenant",
+        name=name,
+        requests=sum(int(r.sum()) for r in rows),
+        attainment=float(met.mean()) if len(met) else None,
+        ttft_p50_s=quantile("ttft_s", 50),
+        ttft_p99_s=quantile("ttft_s", 99),
+        tpot_p99_s=quantile("tpot_s", 99),
+        longest_wait_s=max(
+            float(o.waited_s[r].max(initial=0.0)) for o, r in zip(runs, rows, strict=True)
+        ),
+    )

@@ -1,0 +1,142 @@
+"""What a study found, in words and tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from batchpolicy_tuning.tune.judging import missed_by, off_by, shown
+from batchpolicy_tuning.tune.records import TargetResult, TrialRecord, Value
+from batchpolicy_tuning.tune.result import (
+    ComparisonResult,
+    Conclusion,
+    FinalistResult,
+    StudyResult,
+)
+
+_SHOWN = 8
+_STYLES = {
+    Conclusion.WINNER: "bold green",
+    Conclusion.KEEP_BASELINE: "bold",
+    Conclusion.INCONCLUSIVE: "bold yellow",
+    Conclusion.NOTHING_FEASIBLE: "bold red",
+    Conclusion.UNFINISHED: "bold yellow",
+}
+
+
+def show(result: StudyResult, console: Console) -> None:
+    """Print trials by outcome, the best of them, the finalists, and the conclusion."""
+    counts = ", ".join(f"{n} {name}" for name, n in result.outcomes.items())
+    console.print(Text(f"{result.name}: {len(result.trials)} trials: {counts}", style="bold"))
+    for note in result.notes:
+        console.print(Text(note, style="dim"))
+    console.print(_trials(result))
+    if result.baseline is not None:
+        slices = len(result.held_out_instances)
+        console.print()
+        console.print(Text(f"Held out, {slices} slices on {result.final_engine}", style="bold"))
+        console.print(_finalists(result))
+    console.print()
+    for i, line in enumerate(result.summary):
+        console.print(
+            Text(line, style=_STYLES[result.conclusion] if i == 0 else ""), soft_wrap=True
+        )
+
+
+def setting_text(setting: Mapping[str, Value], base: Mapping[str, Value] | None = None) -> str:
+    """A setting in one line; with a base, what is as there is left out."""
+    told = {k: v for k, v in setting.items() if base is None or base.get(k) != v}
+    return ", ".join(f"{k} {value_text(v)}" for k, v in told.items()) or "as the baseline"
+
+
+def value_text(value: Value) -> str:
+    """The value of a parameter, numbers to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def comparison_text(one: ComparisonResult) -> str:
+    """The gain in an objective with its interval."""
+    if one.improvement is None or one.low is None or one.high is None:
+        return f"{one.verdict}{f', {one.reason}' if one.reason else ''}"
+    low, high = one.relative_low, one.relative_high
+    if low is not None and high is not None and one.baseline:
+        part = one.improvement / abs(one.baseline)
+        return f"{one.verdict}: {part:+.1%} [{low:+.1%}, {high:+.1%}]"
+    return f"{one.verdict}: {one.improvement:+.4g} [{one.low:+.4g}, {one.high:+.4g}]"
+
+
+def target_text(one: TargetResult) -> str:
+    """A target, what was measured, and how much room there is."""
+    if not one.met:
+        return missed_by(one)
+    value = "not measured" if one.value is None else shown(one.target, one.value)
+    return f"{one.target}: {value}, {-one.miss:.0%} to spare"
+
+
+def _trials(result: StudyResult) -> Table:
+    goal = result.objectives[0]
+    sign = -1.0 if goal.direction == "maximize" else 1.0
+    ranked = sorted(
+        (one for one in result.trials if goal.key in one.values),
+        key=lambda one: (
+            one.outcome != "feasible",
+            one.outcome == "pruned",
+            sign * one.values[goal.key] if one.outcome == "feasible" else one.worst_miss,
+        ),
+    )
+    picked = ranked[:_SHOWN]
+    picked += [one for one in ranked[_SHOWN:] if one.origin != "sampled"]
+    table = Table("trial", box=None, pad_edge=False, header_style="bold")
+    for objective in result.objectives:
+        table.add_column(objective.key, justify="right")
+    for name in ("outcome", "setting"):
+        table.add_column(name)
+    for one in picked:
+        table.add_row(*(Text(cell) for cell in _row(result, one)))
+    return table
+
+
+def _row(result: StudyResult, one: TrialRecord) -> list[str]:
+    values = [
+        shown(o.key, one.values[o.key]) if o.key in one.values else "-" for o in result.objectives
+    ]
+    outcome = one.outcome.value
+    if outcome == "infeasible":
+        outcome += f", {off_by(one.worst_miss)}"
+    return [str(one.number), *values, outcome, f"{_origin(one)}{_short(result, one)}"]
+
+
+def _origin(one: TrialRecord) -> str:
+    return "" if one.origin == "sampled" else f"{one.label}: "
+
+
+def _short(result: StudyResult, one: TrialRecord) -> str:
+    if one.origin != "sampled":
+        names = ("policy", "max_num_seqs", "max_num_batched_tokens")
+        return setting_text({k: one.setting[k] for k in names if k in one.setting})
+    told = {name.rpartition(":")[2]: value for name, value in one.parameters.items()}
+    return setting_text(told)
+
+
+def _finalists(result: StudyResult) -> Table:
+    table = Table("trial", box=None, pad_edge=False, header_style="bold")
+    for objective in result.objectives:
+        table.add_column(objective.key, justify="right")
+        table.add_column("against the baseline, 95%")
+    table.add_column("targets")
+    found: Sequence[FinalistResult] = [
+        *([] if result.baseline is None else [result.baseline]),
+        *result.finalists,
+    ]
+    for one in found:
+        cells: list[str] = []
+        for i, objective in enumerate(result.objectives):
+            value = one.values.get(objective.key)
+            cells.append("-" if value is None else shown(objective.key, value))
+            cells.append(comparison_text(one.comparisons[i]) if one.comparisons else "")
+        name = f"{one.trial}{' baseline' if one is result.baseline else ''}"
+        table.add_row(*map(Text, [name, *cells, "all met" if not one.reason else one.reason]))
+    return table

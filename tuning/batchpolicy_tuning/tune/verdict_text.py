@@ -1,0 +1,76 @@
+"""The conclusion of a study in words."""
+
+from __future__ import annotations
+
+from batchpolicy_tuning.tune.records import TrialRecord
+from batchpolicy_tuning.tune.result import Conclusion, FinalistResult, StudyResult
+from batchpolicy_tuning.tune.summary import comparison_text, setting_text, target_text
+
+
+def summary_of(result: StudyResult, reason: str | None) -> tuple[str, ...]:
+    """A line that says it, then what an operator needs to act on it."""
+    match result.conclusion:
+        case Conclusion.WINNER:
+            return _winner(result, reason)
+        case Conclusion.KEEP_BASELINE:
+            return (f"Keep the baseline: {reason}.",)
+        case Conclusion.INCONCLUSIVE:
+            return (
+                f"Inconclusive: {reason}. Exit code {result.exit_code}.",
+                *_candidate(result),
+            )
+        case Conclusion.NOTHING_FEASIBLE:
+            return _nothing(result)
+        case Conclusion.UNFINISHED:
+            return (f"Interrupted after {len(result.trials)} trials.",)
+
+
+def _winner(result: StudyResult, reason: str | None) -> tuple[str, ...]:
+    won = next(one for one in result.finalists if one.trial == result.winner)
+    gains = "; ".join(f"{one.objective} {comparison_text(one)}" for one in won.comparisons)
+    return (
+        f"Winner: trial {won.trial}, {reason}.",
+        f"  {setting_text(won.setting)}",
+        f"  against the baseline held out: {gains}",
+        *(f"  {target_text(one)}" for one in won.targets),
+        *_deploy(result),
+    )
+
+
+def _candidate(result: StudyResult) -> tuple[str, ...]:
+    if not result.finalists:
+        return ()
+    first: FinalistResult = result.finalists[0]
+    return (
+        f"  best in the search: trial {first.trial}, {setting_text(first.setting)}",
+        f"  {result.policy_file} has it; more slices held out may tell (held_out in the study)",
+    )
+
+
+def _nothing(result: StudyResult) -> tuple[str, ...]:
+    first = f"Nothing feasible in {len(result.trials)} trials. Exit code {result.exit_code}."
+    closest = next((one for one in result.trials if one.number == result.closest), None)
+    if closest is None:
+        return (first, "  no trial gave a result:", *_reasons(result.trials))
+    return (
+        first,
+        f"  closest: trial {closest.number}, {setting_text(closest.setting)}",
+        *(
+            f"  {target_text(one)}{' (binding)' if one == result.binding else ''}"
+            for one in closest.targets
+        ),
+        f"  {result.policy_file} has the closest setting; it does not meet the targets",
+    )
+
+
+def _reasons(trials: tuple[TrialRecord, ...]) -> list[str]:
+    said = dict.fromkeys(f"  {one.outcome}: {one.reason}" for one in trials)
+    return list(said)[:5]
+
+
+def _deploy(result: StudyResult) -> tuple[str, ...]:
+    return (
+        f"  deploy: batchpolicy serve --policy {result.policy_file} -- MODEL "
+        f"{result.flags['vllm']}",
+        f"  SGLang: {result.flags['sglang']}",
+    )
