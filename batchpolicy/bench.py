@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from batchpolicy.errors import ConfigError
@@ -78,6 +79,16 @@ class Bench(ABC):
             When it has one of its own, or none.
         """
         raise ConfigError(f"this bench leaves no choice of workload, {workload!r} was given.")
+
+    def choose_data(self, data: Path) -> None:
+        """Take tables from this file or folder; a bench that reads some overrides it.
+
+        Raises
+        ------
+        ConfigError
+            When it reads none.
+        """
+        raise ConfigError(f"this bench reads no data, {str(data)!r} was given.")
 
     @abstractmethod
     def run(self, progress: Progress, *, quick: bool = False) -> BenchReport:

@@ -431,6 +431,9 @@ def bench(
         str | None,
         typer.Option(help="Workload or trace to measure on, where the bench leaves a choice."),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="File or folder of the bench's data, where it reads some.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only see that it works; the figures mean little.")
     ] = False,
@@ -454,6 +457,8 @@ def bench(
         chosen.choose_engine(engine)
     if workload is not None:
         chosen.choose_workload(workload)
+    if data is not None:
+        chosen.choose_data(data)
 
     def progress(text: str) -> None:
         if not quiet:
@@ -461,7 +466,7 @@ def bench(
 
     report = chosen.run(progress, quick=quick)
     if write is not None:
-        options = {"--engine": engine, "--workload": workload}
+        options = {"--engine": engine, "--workload": workload, "--data": data}
         given = [f" {option} {value}" for option, value in options.items() if value is not None]
         write_section(write, name, f"batchpolicy bench {name}{''.join(given)}", report)
     if as_json:

@@ -186,6 +186,12 @@ class CpuMax(Check):
     max_s: Annotated[PositiveFloat, Field(validation_alias=AliasChoices("max_s", "max"))]
 
 
+class OfScenario(Check):
+    """A check of one search of a table."""
+
+    scenario: str
+
+
 class Later(Check):
     """A check of what is not built yet; what it says beside is not read."""
 
@@ -218,9 +224,9 @@ CHECKS: Mapping[str, type[Check]] = {
     "ended_kv_zero": Plain,
     "decision_cost_ratio_max": CostRatioMax,
     "policy_cpu_max": CpuMax,
-    "tuning_answer": Later,
-    "tuning_same_twice": Later,
-    "tuning_no_repeat_of_failed": Later,
+    "tuning_answer": OfScenario,
+    "tuning_same_twice": OfScenario,
+    "tuning_no_repeat_of_failed": Check,
     "ab_verdicts": Later,
     "plugin_outcomes": Later,
 }

@@ -24,6 +24,8 @@ _FAULTS = ("policy_faults", "adapter_faults")
 
 def judge(case: Case, config: PolicyConfig, engine: Engine) -> Outcome:
     """Run a case and say how it ended; an engine or policy that fails, fails the case."""
+    if case.kind == "tuning":
+        return _tuned(case)
     if case.kind != "workload":
         return _not_applicable(case, (f"kind {case.kind} is not runnable yet",))
     later = [check.kind for check in case.checks if isinstance(check, Later)]
@@ -55,6 +57,17 @@ def judge(case: Case, config: PolicyConfig, engine: Engine) -> Outcome:
         tuple(failures),
         notes=setting.notes,
     )
+
+
+def _tuned(case: Case) -> Outcome:
+    """A case of the tuner, which needs neither engine nor policy: a table stands for both."""
+    try:
+        from batchpolicy_tuning.cases.tuning_case import failures_of
+    except ModuleNotFoundError as missing:
+        return _not_applicable(case, (f"tuner (needs {missing.name}, which is not installed)",))
+    failures = tuple(failures_of(case))
+    verdict = Verdict.FAILED if failures else Verdict.PASSED
+    return Outcome(case.id, case.title, verdict, failures)
 
 
 class Runs:

@@ -13,7 +13,7 @@ from batchpolicy import registry
 from batchpolicy.document import Document, Loc, dotted, short
 from batchpolicy.errors import ConfigError
 from batchpolicy.workload import WorkloadRequest
-from batchpolicy_tuning.cases.check_specs import CHECKS, Check, ShareBetween, patterns
+from batchpolicy_tuning.cases.check_specs import CHECKS, Check, OfScenario, ShareBetween, patterns
 from batchpolicy_tuning.cases.json_lines import read_json
 from batchpolicy_tuning.cases.schema import Case
 from batchpolicy_tuning.cases.setting import SETTINGS, known_settings
@@ -67,10 +67,28 @@ def read_case(path: Path) -> Case:
             if not document.value.get(name):
                 document.fault((), f"{name} is missing; a case of kind 'workload' needs it.")
         _References(document, document.value.get("requests")).judge(checks)
+    if document.value.get("kind") == "tuning" and case is not None:
+        _scenarios(document, case, checks)
     document.raise_faults()
     if case is None:
         raise AssertionError("a case that could not be read has a fault")
     return case
+
+
+def _scenarios(document: Document, case: Case, checks: Mapping[int, Check]) -> None:
+    """Faults in what checks of the tuner name."""
+    if case.tuning is None:
+        document.fault((), "tuning is missing; a case of kind 'tuning' needs it.")
+        return
+    known = [one.name for one in case.tuning.scenarios]
+    for i, check in checks.items():
+        if not check.kind.startswith("tuning_"):
+            at: Loc = ("checks", i, "kind")
+            document.fault(at, f"{dotted(at)} is {check.kind!r}; this case is of the tuner.")
+        elif isinstance(check, OfScenario) and check.scenario not in known:
+            at = ("checks", i, "scenario")
+            hint = registry.near(check.scenario, known)
+            document.fault(at, f"{dotted(at)} is {check.scenario!r}; no such scenario.{hint}")
 
 
 def _files(paths: Iterable[Path], faults: list[str]) -> list[Path]:

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from batchpolicy.component import Component
 from batchpolicy_tuning.cases.check_specs import Check
+from batchpolicy_tuning.cases.tuning_spec import TuningSpec
 from batchpolicy_tuning.workloads.jsonl import RequestRow
 
 Kind = Literal["workload", "tuning", "ab", "plugin"]
@@ -103,7 +104,7 @@ class Case(Component):
     """Values of the policy file's ``bounds`` and ``queue``."""
     requests: tuple[RequestRow, ...] = ()
     variants: tuple[Variant, ...] = ()
-    tuning: dict[str, Any] | None = None
+    tuning: TuningSpec | None = None
     ab: dict[str, Any] | list[Any] | None = None
     plugin_faults: dict[str, Any] | list[Any] | None = None
     expect: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -19,7 +19,9 @@ _SECTIONS = ("preempt", "bounds", "queue", "memory", "predictor", "limits", "req
 def write_policy(setting: Setting, path: Path, remarks: Sequence[str]) -> None:
     """Write a policy file that says what the setting does, with remarks, and read it back."""
     head = "".join(f"# {line}\n" for remark in remarks for line in remark.splitlines())
-    text = yaml.safe_dump(policy_document(setting.config), sort_keys=False, allow_unicode=True)
+    text: str = cast(Any, yaml).safe_dump(
+        policy_document(setting.config), sort_keys=False, allow_unicode=True
+    )
     output.write_whole(head + text, path)
     read = Setting(load_config(path), setting.limits)
     if read.key != setting.key:
@@ -57,9 +59,9 @@ def _elsewhere(name: str, base: Path) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {k: _plain(v) for k, v in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(one) for one in cast("list[Any]", value)]
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     return value.model_dump(mode="json", by_alias=True)

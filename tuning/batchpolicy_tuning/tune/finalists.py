@@ -21,7 +21,7 @@ from batchpolicy_tuning.statistics import (
     differences,
     holm,
 )
-from batchpolicy_tuning.tune.judging import best_of, judge, pareto
+from batchpolicy_tuning.tune.judging import Goal, judge, pareto
 from batchpolicy_tuning.tune.measuring import Sample, value_of
 from batchpolicy_tuning.tune.problem import Instance, served, values_of
 from batchpolicy_tuning.tune.records import Outcome, Part, TrialRecord, Value
@@ -72,27 +72,23 @@ class Final:
     reason: str
 
 
-def chosen_of(study: Study, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The feasible trials that go on, without the baseline: the front first, then the best.
+def ranked_for_finals(goals: Sequence[Goal], trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The feasible trials but the baseline: those of the front first, then the best first.
 
-    Of equals, the one that differs from the baseline in fewer things: each difference is
-    something that its operators have to know.
+    Of equals, the one with fewer changes against the baseline: each is something that
+    operators have to know. A policy file that is given counts as one.
     """
-    goals = study.goals
-    if best_of(goals, trials) is None:
-        return []
-    base: Mapping[str, Value] = trials[0].setting
+    base: Mapping[str, Value] = trials[0].setting if trials else {}
     front = {one.number for one in pareto(goals, trials)} if len(goals) > 1 else set[int]()
-    feasible = [
-        one for one in trials if one.outcome is Outcome.FEASIBLE and one.origin != "baseline"
-    ]
 
     def rank(one: TrialRecord) -> tuple[bool, float, int, int]:
         loss = goals[0].loss(one.values)
-        changes = sum(base.get(k) != v for k, v in one.setting.items())
+        own = 1 if one.origin == "given" else sum(k not in base for k in one.setting)
+        changes = own + sum(base[k] != one.setting.get(k) for k in base)
         return (one.number not in front, float(f"{loss:.9g}"), changes, one.number)
 
-    return sorted(feasible, key=rank)[: study.file.finalists.count]
+    feasible = [one for one in trials if one.outcome is Outcome.FEASIBLE]
+    return sorted((one for one in feasible if one.origin != "baseline"), key=rank)
 
 
 def run_finalists(
@@ -132,14 +128,20 @@ def concluded(
         _result(study, arm, runs, names, _comparisons(study, base_runs, _whole(runs), p))
         for arm, runs, p in zip(arms[1:], samples[1:], p_values, strict=True)
     )
-    conclusion, winner, reason = _conclusion(study, base, finalists)
+    conclusion, winner, reason = conclusion_of(study.goals, base, finalists)
     return Final(base, finalists, conclusion, winner, reason)
 
 
-def _conclusion(
-    study: Study, base: FinalistResult, finalists: Sequence[FinalistResult]
+def conclusion_of(
+    goals: Sequence[Goal], base: FinalistResult, finalists: Sequence[FinalistResult]
 ) -> tuple[Conclusion, int | None, str]:
-    goal = study.goals[0]
+    """What held-out results say, the trial that wins, and why.
+
+    Whoever misses a target held out cannot win. Where the baseline misses one too, keeping
+    the targets decides, and of those that keep them the first objective; else a finalist
+    has to be shown to be better in that.
+    """
+    goal = goals[0]
     base_meets = base.outcome == Outcome.FEASIBLE
     meeting = [one for one in finalists if one.outcome == Outcome.FEASIBLE]
     if not meeting:
@@ -149,10 +151,15 @@ def _conclusion(
         return Conclusion.INCONCLUSIVE, None, f"no finalist meets all targets held out: {why}"
     meeting = sorted(meeting, key=lambda one: goal.loss(one.values))
     if not base_meets:
-        return Conclusion.WINNER, meeting[0].trial, f"the baseline does not: {base.reason}"
+        why = f"meets all targets held out, and the baseline {base.reason}"
+        return Conclusion.WINNER, meeting[0].trial, why
     better = [one for one in meeting if _is_better(one.comparisons[0])]
     if better:
-        return Conclusion.WINNER, better[0].trial, "better than the baseline held out"
+        return (
+            Conclusion.WINNER,
+            better[0].trial,
+            "meets all targets held out and is better than the baseline",
+        )
     settled = {Verdict.WORSE.value, Verdict.EQUIVALENT.value, Verdict.NOTHING_TO_SCHEDULE.value}
     if all(one.comparisons[0].verdict in settled for one in meeting):
         return Conclusion.KEEP_BASELINE, base.trial, "no finalist is better than the baseline"

@@ -17,7 +17,7 @@ from typing import Any, cast
 from batchpolicy import registry
 from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError
-from batchpolicy_tuning.tune.finalists import Chosen, Final, chosen_of, run_finalists
+from batchpolicy_tuning.tune.finalists import Chosen, Final, ranked_for_finals, run_finalists
 from batchpolicy_tuning.tune.judging import best_of, binding, closest_of, pareto
 from batchpolicy_tuning.tune.ledger import Ledger
 from batchpolicy_tuning.tune.problem import Drawn, ReplayProblem, draw, setting_of
@@ -205,7 +205,7 @@ def _final(asked: Asked, ledger: Ledger, drawn: Drawn, watcher: Watcher) -> Fina
     first = next(one for one in trials if one.origin == "baseline")
     chosen = [
         Chosen(one.number, one.label, setting_of(study, one.origin, one.label, one.parameters))
-        for one in chosen_of(study, trials)
+        for one in ranked_for_finals(study.goals, trials)[: study.file.finalists.count]
     ]
     baseline = Chosen(first.number, first.label, study.baseline)
     count = (1 + len(chosen)) * len(drawn.held_out)

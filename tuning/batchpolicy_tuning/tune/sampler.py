@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import optuna
 from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.stats import qmc
 
@@ -169,9 +169,10 @@ class Proposer:
             # Of experimental options and of ones that newer releases call by another name.
             warnings.simplefilter("ignore")
             study = optuna.create_study(
-                directions=["minimize"] * self._objectives, sampler=self._made(seed)
+                directions=[StudyDirection.MINIMIZE] * self._objectives, sampler=self._made(seed)
             )
-            study.add_trials([one for s in seen if (one := self._as_trial(s, seen)) is not None])
+            told = (self._as_trial(trial, seen) for trial in seen)
+            study.add_trials([trial for trial in told if trial is not None])
             trial = study.ask()
             params: dict[str, Value] = {}
             for one in self._space.parameters:
@@ -244,8 +245,3 @@ def _no_constraints(trial: FrozenTrial) -> Sequence[float]:
 def _notes(trial: FrozenTrial) -> dict[str, Any]:
     """What a sampler wants to find again at the next trial, such as generations."""
     return {k: v for k, v in trial.system_attrs.items() if "generation" in k}
-
-
-def is_finite(losses: Sequence[float]) -> bool:
-    """Whether a sampler can be told of these values."""
-    return all(math.isfinite(one) for one in losses)

@@ -245,9 +245,10 @@ def _of_limits(
         if values is None:
             continue
         least = 1 if name.startswith("max_") else 0
-        low = min(values.choices) if values.choices else values.low  # pyright: ignore
-        if not values.ordered or not float(cast(float, low)) >= least:
-            document.fault(at, f"{dotted(at)}: expected numbers of {least} or more.")
+        low = cast(float, values.choices[0]) if values.choices else values.low
+        if not values.ordered or low < least or not _whole(values, name != "watermark"):
+            kind = "numbers" if name == "watermark" else "whole numbers"
+            document.fault(at, f"{dotted(at)}: expected {kind} from {least} on.")
             continue
         clipped = _clipped(values, most.get(name, math.inf))
         if clipped is None:
@@ -261,10 +262,15 @@ def _of_limits(
             why = f"profile {profile.name} was measured" if name.startswith("max_") else "it goes"
             notes.append(f"{name}: clipped to {_span(clipped)}; {why} up to {most[name]:,g}.")
         if len(clipped.choices) == 1:
-            limits = replace(limits, **{name: clipped.choices[0]})
+            changed: dict[str, Any] = {name: clipped.choices[0]}
+            limits = replace(limits, **changed)
         else:
             found.append(replace(clipped, name=name))
     return found, limits
+
+
+def _whole(values: Parameter, asked: bool) -> bool:
+    return not asked or all(isinstance(one, int) for one in values.choices)
 
 
 def _clipped(values: Parameter, most: float) -> Parameter | None:
@@ -292,12 +298,15 @@ def _dimension(
     if isinstance(given, dict):
         read = document.validate(Range, _seconds(at, cast("dict[str, object]", given)), at)
         return None if read is None else _range(document, at, read, integer)
-    choices = cast("list[object]", given) if isinstance(given, list) else [given]
+    listed = cast("list[object]", given) if isinstance(given, list) else None
+    choices: list[object] = [given] if listed is None else listed
     values = [_second(at, one) for one in choices]
     if not values or not all(
         isinstance(one, bool | int | float | str | NoneType) for one in values
     ):
-        document.fault(at, f"{dotted(at)} is {short(given)}; expected values, or low and high.")
+        document.fault(
+            at, f"{dotted(at)} is {short(listed or given)}; expected values, or low and high."
+        )
         return None
     if len({repr(one) for one in values}) < len(values):
         document.fault(at, f"{dotted(at)}: a value is listed twice.")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 from optuna.distributions import (
     BaseDistribution,
@@ -64,7 +64,9 @@ class Parameter:
 
     def decode(self, code: Any) -> Value:
         """The value that ``coded`` stands for."""
-        return self.choices[code] if self.choices and self.ordered else code
+        if self.choices and self.ordered:
+            return self.choices[int(code)]
+        return cast(Value, code)
 
     def holds(self, value: Value) -> bool:
         """Whether it may take the value."""
@@ -86,7 +88,8 @@ class Parameter:
             found = math.exp(math.log(low) + part * (math.log(high) - math.log(low)))
         else:
             found = low + part * (high - low)
-        return min(max(round(found), int(low)), int(high)) if self.integer else found
+        found = min(max(found, low), high)  # exp and log are not exact
+        return round(found) if self.integer else found
 
     def levels(self) -> list[Value]:
         """Its values in a grid: all choices, or a few along the range."""

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
 
 from batchpolicy.errors import ConfigError
 
@@ -81,22 +81,17 @@ def study_in(storage: BaseStorage, name: str, low_is_good: Sequence[bool]) -> in
     ConfigError
         When there is one with other objectives.
     """
-    directions = ["minimize" if low else "maximize" for low in low_is_good]
+    directions = [
+        StudyDirection.MINIMIZE if low else StudyDirection.MAXIMIZE for low in low_is_good
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         study = optuna.create_study(
             storage=storage, study_name=name, directions=directions, load_if_exists=True
         )
-    found = ["minimize" if d.name == "MINIMIZE" else "maximize" for d in study.directions]
-    if found != directions:
+    if study.directions != directions:
         raise ConfigError(
             f"study {name!r} in that storage has other objectives than this file; "
             "give another --storage or another --name"
         )
-    study_id: Any = storage.get_study_id_from_name(name)
-    return int(study_id)
-
-
-def existing_studies(storage: BaseStorage) -> list[str]:
-    """Names of the studies in a storage."""
-    return [study.study_name for study in storage.get_all_studies()]
+    return storage.get_study_id_from_name(name)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from pydantic import ValidationError
 
 from batchpolicy import registry
 from batchpolicy.config import PolicyConfig, config_named, read_document
@@ -110,9 +113,7 @@ def read_study(path: Path) -> Study:
     document = read_document(path)
     read = document.validate(StudyFile, document.value)
     if read is None:
-        _texts(document)
-        document.raise_faults()
-        raise AssertionError("a study that could not be read has a fault")
+        read = _usable(document.value)
     targets = _targets(document, read)
     objectives = _objectives(document, read)
     profile = _profile(document, read.profile)
@@ -156,17 +157,20 @@ def with_search(study: Study, *, trials: int | None, seed: int | None) -> Study:
     return replace(study, file=study.file.model_copy(update={"search": search}))
 
 
-def _texts(document: Document) -> None:
-    """Faults in targets and objectives of a file that has others: all of them at once."""
-    whole = document.value if isinstance(document.value, dict) else {}
-    for key, parse in (("targets", parse_target), ("objectives", lambda t: parse_measurands([t]))):
-        texts: Any = whole.get(key)
-        for i, text in enumerate(texts if isinstance(texts, list) else []):
-            if isinstance(text, str):
-                try:
-                    parse(text)
-                except ConfigError as fault:
-                    document.fault((key, i), " ".join(str(fault).split()))
+def _usable(given: object) -> StudyFile:
+    """The parts of a study that can be read, so that faults in these are told as well."""
+    parts = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+    kept: dict[str, object] = {
+        "apiVersion": "batchpolicy/v1",
+        "kind": "Study",
+        "workloads": [{"workload": next(iter(EMBEDDED))}],
+        "space": {},
+    }
+    for key, part in parts.items():
+        with suppress(ValidationError, BatchPolicyError):
+            StudyFile.model_validate({**kept, key: part})
+            kept[key] = part
+    return StudyFile.model_validate(kept)
 
 
 def _targets(document: Document, read: StudyFile) -> list[Target]:

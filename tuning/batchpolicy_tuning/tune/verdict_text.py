@@ -29,7 +29,7 @@ def _winner(result: StudyResult, reason: str | None) -> tuple[str, ...]:
     won = next(one for one in result.finalists if one.trial == result.winner)
     gains = "; ".join(f"{one.objective} {comparison_text(one)}" for one in won.comparisons)
     return (
-        f"Winner: trial {won.trial}, {reason}.",
+        f"Winner: trial {won.trial} {reason}.",
         f"  {setting_text(won.setting)}",
         f"  against the baseline held out: {gains}",
         *(f"  {target_text(one)}" for one in won.targets),
