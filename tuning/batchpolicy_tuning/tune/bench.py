@@ -294,33 +294,39 @@ class _HeldOut:
 
     splits: int
     studies: int = 0
-    winners: int = 0
-    inconclusive: int = 0
-    """No finalist keeps the limit held out, so that none is reported."""
-    first_fails: int = 0
+    first_misses: int = 0
     """The best setting of the search misses the limit held out."""
+    all_miss: int = 0
+    """So do all finalists: inconclusive."""
+    not_shown: int = 0
+    """The baseline keeps the limit held out as well, and two seeds show no gain: inconclusive."""
+    winners: int = 0
     wrong: int = 0
     """Reported as the winner though the limit is missed held out."""
 
     def measurement(self) -> Measurement:
         return Measurement(
             "winners that miss the limit held out",
-            f"{self.wrong} of {self.winners} ({self.inconclusive} of {self.studies} studies "
-            "inconclusive)",
+            f"{self.wrong} in {self.studies} studies, in {self.first_misses} of which the best "
+            "of the search does",
             "0",
             self.wrong == 0,
         )
 
     def table(self) -> ResultTable:
-        row = (self.studies, self.first_fails, self.winners, self.inconclusive, self.wrong)
         return ResultTable(
             "Finalists on seeds that the search did not see",
-            ("studies", "best of the search misses", "winners", "inconclusive", "wrong winners"),
-            [[str(n) for n in row]],
+            (
+                *("studies", "best of the search misses", "inconclusive: all finalists miss"),
+                *("inconclusive: baseline keeps it too", "winners", "wrong winners"),
+            ),
+            [[str(n) for n in (self.studies, self.first_misses, self.all_miss, self.not_shown,
+                               self.winners, self.wrong)]],
             f"In turn, {SEARCHED} seeds are searched with {TRIALS} trials of tpe and the others "
-            f"held out, in all {self.splits} ways; {FINALISTS} finalists. The baseline misses the "
-            "limit everywhere, so that keeping it decides.",
-        )
+            f"held out, in all {self.splits} ways; {FINALISTS} finalists. Seed 1 is a hard one "
+            "that few settings pass, 4 and 5 are easy for the baseline too, and two seeds are too "
+            "few for an interval: an answer that is not there is not given.",
+        )  # fmt: skip
 
 
 def _held_out(table: Table, studies: int, progress: Progress) -> _HeldOut:
@@ -341,7 +347,8 @@ def _judged(
     table: Table, others: Sequence[int], trials: Sequence[TrialRecord], found: _HeldOut
 ) -> _HeldOut:
     best = ranked_for_finals((GOAL,), trials)[:FINALISTS]
-    keys = {one.number: table.key_of(one.parameters) for one in (trials[0], *best)}
+    base = next(one for one in trials if one.origin == "baseline")
+    keys = {one.number: table.key_of(one.parameters) for one in (base, *best)}
 
     def final(one: TrialRecord) -> FinalistResult:
         values = table.means(keys[one.number], others)
@@ -356,15 +363,17 @@ def _judged(
         )
 
     finalists = [final(one) for one in best]
-    conclusion, winner, _ = conclusion_of((GOAL,), final(trials[0]), finalists)
+    conclusion, winner, _ = conclusion_of((GOAL,), final(base), finalists)
     won = conclusion is Conclusion.WINNER and winner is not None
     misses = won and table.means(keys[winner or 0], others)[LIMIT.key] > LIMIT.bound
+    keep = [one.outcome == Outcome.FEASIBLE for one in finalists]
     return replace(
         found,
         studies=found.studies + 1,
+        first_misses=found.first_misses + (not keep[0]),
+        all_miss=found.all_miss + (not any(keep)),
+        not_shown=found.not_shown + (any(keep) and not won),
         winners=found.winners + won,
-        inconclusive=found.inconclusive + (conclusion is Conclusion.INCONCLUSIVE),
-        first_fails=found.first_fails + (finalists[0].outcome != Outcome.FEASIBLE),
         wrong=found.wrong + misses,
     )
 

@@ -45,9 +45,8 @@ def policy_document(config: PolicyConfig) -> dict[str, Any]:
         elif isinstance(part, str):
             found[name] = part
         else:
-            said = part.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-            if said:
-                found[name] = said
+            # A section that is there and says nothing new is not the same as none.
+            found[name] = part.model_dump(mode="json", by_alias=True)
     return found
 
 

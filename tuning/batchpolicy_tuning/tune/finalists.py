@@ -78,7 +78,9 @@ def ranked_for_finals(goals: Sequence[Goal], trials: Sequence[TrialRecord]) -> l
     Of equals, the one with fewer changes against the baseline: each is something that
     operators have to know. A policy file that is given counts as one.
     """
-    base: Mapping[str, Value] = trials[0].setting if trials else {}
+    base: Mapping[str, Value] = next(
+        (one.setting for one in trials if one.origin == "baseline"), {}
+    )
     front = {one.number for one in pareto(goals, trials)} if len(goals) > 1 else set[int]()
 
     def rank(one: TrialRecord) -> tuple[bool, float, int, int]:
@@ -153,7 +155,7 @@ def conclusion_of(
     if not base_meets:
         why = f"meets all targets held out, and the baseline {base.reason}"
         return Conclusion.WINNER, meeting[0].trial, why
-    better = [one for one in meeting if _is_better(one.comparisons[0])]
+    better = [one for one in meeting if _is_better(one)]
     if better:
         return (
             Conclusion.WINNER,
@@ -161,17 +163,21 @@ def conclusion_of(
             "meets all targets held out and is better than the baseline",
         )
     settled = {Verdict.WORSE.value, Verdict.EQUIVALENT.value, Verdict.NOTHING_TO_SCHEDULE.value}
-    if all(one.comparisons[0].verdict in settled for one in meeting):
+    if all(_verdict(one) in settled for one in meeting):
         return Conclusion.KEEP_BASELINE, base.trial, "no finalist is better than the baseline"
     return Conclusion.INCONCLUSIVE, None, f"no finalist is shown to be better in {goal.key}"
 
 
-def _is_better(comparison: ComparisonResult) -> bool:
+def _verdict(one: FinalistResult) -> str:
+    """Of the first objective."""
+    return one.comparisons[0].verdict if one.comparisons else Verdict.NOT_SHOWN.value
+
+
+def _is_better(one: FinalistResult) -> bool:
     """Shown by its own interval, and by the test that knows how many were tried."""
+    p = one.comparisons[0].p if one.comparisons else None
     return (
-        comparison.verdict == Verdict.BETTER.value
-        and comparison.p is not None
-        and comparison.p <= (1.0 - CONFIDENCE) / 2.0
+        _verdict(one) == Verdict.BETTER.value and p is not None and p <= (1.0 - CONFIDENCE) / 2.0
     )
 
 

@@ -305,7 +305,8 @@ def _dimension(
         isinstance(one, bool | int | float | str | NoneType) for one in values
     ):
         document.fault(
-            at, f"{dotted(at)} is {short(listed or given)}; expected values, or low and high."
+            at,
+            f"{dotted(at)} is {short('' if listed else given)}; expected values, or low and high.",
         )
         return None
     if len({repr(one) for one in values}) < len(values):

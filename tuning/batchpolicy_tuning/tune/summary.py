@@ -46,10 +46,15 @@ def show(result: StudyResult, console: Console) -> None:
         )
 
 
-def setting_text(setting: Mapping[str, Value], base: Mapping[str, Value] | None = None) -> str:
-    """A setting in one line; with a base, what is as there is left out."""
-    told = {k: v for k, v in setting.items() if base is None or base.get(k) != v}
-    return ", ".join(f"{k} {value_text(v)}" for k, v in told.items()) or "as the baseline"
+def setting_text(setting: Mapping[str, Value]) -> str:
+    """A setting in one line."""
+    return ", ".join(f"{k} {value_text(v)}" for k, v in setting.items())
+
+
+def trial_text(result: StudyResult, number: int) -> str:
+    """The setting of a trial in one line: what was searched, or the policy file and limits."""
+    one = next(trial for trial in result.trials if trial.number == number)
+    return f"{_origin(one)}{_short(one)}"
 
 
 def value_text(value: Value) -> str:
@@ -106,16 +111,18 @@ def _row(result: StudyResult, one: TrialRecord) -> list[str]:
     outcome = one.outcome.value
     if outcome == "infeasible":
         outcome += f", {off_by(one.worst_miss)}"
-    return [str(one.number), *values, outcome, f"{_origin(one)}{_short(result, one)}"]
+    return [str(one.number), *values, outcome, f"{_origin(one)}{_short(one)}"]
 
 
 def _origin(one: TrialRecord) -> str:
-    return "" if one.origin == "sampled" else f"{one.label}: "
+    if one.origin == "sampled":
+        return ""
+    return f"{one.label}, " if one.origin == "given" else f"baseline, {one.setting['policy']}, "
 
 
-def _short(result: StudyResult, one: TrialRecord) -> str:
+def _short(one: TrialRecord) -> str:
     if one.origin != "sampled":
-        names = ("policy", "max_num_seqs", "max_num_batched_tokens")
+        names = ("max_num_seqs", "max_num_batched_tokens")
         return setting_text({k: one.setting[k] for k in names if k in one.setting})
     told = {name.rpartition(":")[2]: value for name, value in one.parameters.items()}
     return setting_text(told)

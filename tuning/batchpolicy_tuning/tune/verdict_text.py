@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchpolicy_tuning.tune.records import TrialRecord
 from batchpolicy_tuning.tune.result import Conclusion, FinalistResult, StudyResult
-from batchpolicy_tuning.tune.summary import comparison_text, setting_text, target_text
+from batchpolicy_tuning.tune.summary import comparison_text, target_text, trial_text
 
 
 def summary_of(result: StudyResult, reason: str | None) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def _winner(result: StudyResult, reason: str | None) -> tuple[str, ...]:
     gains = "; ".join(f"{one.objective} {comparison_text(one)}" for one in won.comparisons)
     return (
         f"Winner: trial {won.trial} {reason}.",
-        f"  {setting_text(won.setting)}",
+        f"  {trial_text(result, won.trial)}",
         f"  against the baseline held out: {gains}",
         *(f"  {target_text(one)}" for one in won.targets),
         *_deploy(result),
@@ -42,7 +42,7 @@ def _candidate(result: StudyResult) -> tuple[str, ...]:
         return ()
     first: FinalistResult = result.finalists[0]
     return (
-        f"  best in the search: trial {first.trial}, {setting_text(first.setting)}",
+        f"  best in the search: trial {first.trial}, {trial_text(result, first.trial)}",
         f"  {result.policy_file} has it; more slices held out may tell (held_out in the study)",
     )
 
@@ -54,7 +54,7 @@ def _nothing(result: StudyResult) -> tuple[str, ...]:
         return (first, "  no trial gave a result:", *_reasons(result.trials))
     return (
         first,
-        f"  closest: trial {closest.number}, {setting_text(closest.setting)}",
+        f"  closest: trial {closest.number}, {trial_text(result, closest.number)}",
         *(
             f"  {target_text(one)}{' (binding)' if one == result.binding else ''}"
             for one in closest.targets
