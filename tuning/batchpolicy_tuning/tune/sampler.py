@@ -29,8 +29,6 @@ _SHOWN_MISS = 10.0
 """The largest miss that a sampler is told of: one that is without measure would drown others."""
 _GRID_MOST = 100_000
 
-optuna.logging.set_verbosity(optuna.logging.ERROR)
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:

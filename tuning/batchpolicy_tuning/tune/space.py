@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, cast
 
+import optuna
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -16,6 +17,9 @@ from optuna.distributions import (
 )
 
 from batchpolicy_tuning.tune.records import Value
+
+# It tells of each study and trial; what users should know is told by ourselves.
+optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 POLICY = "policy"
 """The parameter that chooses among policies, and so which other parameters there are."""
