@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from batchpolicy.errors import ConfigError
 
 _URL = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<rest>.*)", re.S)
 _SCHEMES = ("postgresql", "mysql", "sqlite")
+_TIMES, _PAUSE_S = 10, 0.3
 
 
 def open_storage(place: str) -> BaseStorage:
@@ -45,16 +47,26 @@ def open_storage(place: str) -> BaseStorage:
                 "pip install 'batchpolicy[postgres]'"
             )
         url = f"postgresql+psycopg://{found['rest']}"
+    try:
+        return _database(url)
+    except Exception as fault:
+        # Drivers raise what they like; none of them says more than its first line.
+        said = str(fault).strip().splitlines() or [type(fault).__name__]
+        raise ConfigError(f"--storage {shown_place(place)} cannot be opened: {said[0]}") from fault
+
+
+def _database(url: str) -> BaseStorage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            return get_storage(url)
-        except Exception as fault:
-            # Drivers raise what they like; none of them says more than its first line.
-            said = str(fault).strip().splitlines() or [type(fault).__name__]
-            raise ConfigError(
-                f"--storage {shown_place(place)} cannot be opened: {said[0]}"
-            ) from fault
+        for _ in range(_TIMES):
+            try:
+                return get_storage(url)
+            except Exception as fault:
+                # Two that come first to a database both make its tables, and one is too late.
+                if type(fault).__name__ not in ("IntegrityError", "ProgrammingError"):
+                    raise
+                time.sleep(_PAUSE_S)
+        return get_storage(url)
 
 
 def shown_place(place: str) -> str:
