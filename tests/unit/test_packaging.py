@@ -133,6 +133,8 @@ def test_the_extra_all_holds_what_the_other_extras_hold(wheel: Path) -> None:
         for extra in wanted:
             if f"extra == '{extra}'" in marker:
                 wanted[extra].add(requirement.strip())
+    wanted.pop("gp")  # torch, for one sampler
+    wanted.pop("postgres")  # for those who tune on many machines
     wanted.pop("aiconfigurator")  # 80 MB and pandas, for one form of step cost
     together = wanted.pop("all")
     assert together == set().union(*wanted.values())

@@ -67,6 +67,10 @@ def read_case(path: Path) -> Case:
             if not document.value.get(name):
                 document.fault((), f"{name} is missing; a case of kind 'workload' needs it.")
         _References(document, document.value.get("requests")).judge(checks)
+        for i, check in checks.items():
+            if check.kind.startswith("tuning_"):
+                at: Loc = ("checks", i, "kind")
+                document.fault(at, f"{dotted(at)} is {check.kind!r}; no case of the tuner.")
     if document.value.get("kind") == "tuning" and case is not None:
         _scenarios(document, case, checks)
     document.raise_faults()

@@ -79,7 +79,7 @@ def ranked_for_finals(goals: Sequence[Goal], trials: Sequence[TrialRecord]) -> l
     operators have to know. A policy file that is given counts as one.
     """
     base: Mapping[str, Value] = next(
-        (one.setting for one in trials if one.origin == "baseline"), {}
+        (one.setting for one in trials if one.origin == "baseline"), dict[str, Value]()
     )
     front = {one.number for one in pareto(goals, trials)} if len(goals) > 1 else set[int]()
 
@@ -225,7 +225,17 @@ def _result(
 
 
 def _values(study: Study, objective: Measurand, runs: Sequence[Sample]) -> list[float]:
-    return [value_of(objective, [one], study.file.price_per_hour) for one in runs]
+    """One number for each slice.
+
+    Goodput counts by the time that slices take on average, the same for all arms, and not
+    by each slice's own: else one that was recorded in a burst would outweigh many others.
+    So the mean over slices is that of their requests together.
+    """
+    found = [value_of(objective, [one], study.file.price_per_hour) for one in runs]
+    if objective.metric != "goodput":
+        return found
+    mean_s = float(np.mean([one.arrivals_s for one in runs]))
+    return [v * one.arrivals_s / mean_s for v, one in zip(found, runs, strict=True)]
 
 
 def _differences(

@@ -1,15 +1,11 @@
-"""How far a study is, on stderr: a bar on a terminal, else a line for each trial."""
+"""How far a study is, in lines on stderr."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from batchpolicy_tuning.tune.judging import Goal, best_of, closest_of, off_by, shown
 from batchpolicy_tuning.tune.records import TrialRecord
@@ -47,7 +43,7 @@ def best_so_far(goals: Sequence[Goal], trials: Sequence[TrialRecord]) -> str:
     return "none feasible"
 
 
-class _Clock:
+class Clock:
     """Time that is left, from the mean of the parts so far."""
 
     def __init__(self) -> None:
@@ -55,9 +51,11 @@ class _Clock:
         self._total = self._before = self.done = 0
 
     def start(self, total: int, done: int) -> None:
+        """Something begins, of whose ``total`` parts some were done before."""
         self._started, self._total, self._before, self.done = time.monotonic(), total, done, done
 
     def left(self) -> str:
+        """Minutes and seconds, ``-:--`` until a part was done."""
         made = self.done - self._before
         if not made or self.done >= self._total:
             return "-:--" if not made else "0:00"
@@ -65,33 +63,40 @@ class _Clock:
         return f"{int(seconds // 60)}:{int(seconds % 60):02}"
 
 
-class _Quiet:
+class Silent:
+    """Says nothing."""
+
     def say(self, text: str) -> None:
-        pass
+        """Print it."""
 
     def stage(self, text: str, total: int, done: int = 0) -> None:
-        pass
+        """Something begins."""
 
     def trial(self, record: TrialRecord, trials: Sequence[TrialRecord]) -> None:
-        pass
+        """A trial has ended."""
 
     def advance(self) -> None:
-        pass
+        """One part is done."""
 
 
-class _Lines:
+class Lines:
+    """A line for each trial, and for each tenth of what has other parts."""
+
     def __init__(self, goals: Sequence[Goal]) -> None:
-        self._goals, self._clock, self._total, self._text = goals, _Clock(), 0, ""
+        self._goals, self._clock, self._total, self._text = goals, Clock(), 0, ""
 
     def say(self, text: str) -> None:
+        """Print it."""
         print(text, file=sys.stderr, flush=True)
 
     def stage(self, text: str, total: int, done: int = 0) -> None:
+        """Something begins."""
         self._text, self._total = text, total
         self._clock.start(total, done)
         self.say(f"{text} ...")
 
     def trial(self, record: TrialRecord, trials: Sequence[TrialRecord]) -> None:
+        """A trial has ended."""
         self._clock.done = len(trials)
         value = record.values.get(self._goals[0].key)
         got = "" if value is None else f", {self._goals[0].key} {shown(self._goals[0].key, value)}"
@@ -101,54 +106,8 @@ class _Lines:
         )
 
     def advance(self) -> None:
+        """One part is done."""
         self._clock.done += 1
         done, total = self._clock.done, self._total
         if 10 * done // total > 10 * (done - 1) // total:
             self.say(f"{self._text}: {done} of {total}; {self._clock.left()} left")
-
-
-class _Bar:
-    def __init__(self, goals: Sequence[Goal], bars: Progress) -> None:
-        self._goals, self._clock, self._bars = goals, _Clock(), bars
-        self._task: TaskID | None = None
-
-    def say(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, highlight=False)
-
-    def stage(self, text: str, total: int, done: int = 0) -> None:
-        self._clock.start(total, done)
-        self._task = self._bars.add_task(text, total=total, completed=done, best="", left="-:--")
-
-    def trial(self, record: TrialRecord, trials: Sequence[TrialRecord]) -> None:
-        self._clock.done = len(trials)
-        self._show(best_so_far(self._goals, trials))
-
-    def advance(self) -> None:
-        self._clock.done += 1
-        self._show("")
-
-    def _show(self, best: str) -> None:
-        if self._task is not None:
-            self._bars.update(
-                self._task, completed=self._clock.done, best=best, left=self._clock.left()
-            )
-
-
-@contextmanager
-def watching(goals: Sequence[Goal], quiet: bool) -> Generator[Watcher, None, None]:
-    """Shows on stderr what it is told."""
-    console = Console(stderr=True)
-    if quiet:
-        yield _Quiet()
-    elif not console.is_terminal:
-        yield _Lines(goals)
-    else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]} left"),
-            TextColumn("{task.fields[best]}"),
-        )
-        with Progress(*columns, console=console) as bars:
-            yield _Bar(goals, bars)

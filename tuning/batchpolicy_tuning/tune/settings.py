@@ -13,8 +13,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
-from batchpolicy import registry
-from batchpolicy.config import PolicyConfig, config_named
+from batchpolicy.config import PolicyConfig, PolicySpec, config_named
 from batchpolicy.document import Document, Loc, dotted, short
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
@@ -158,10 +157,10 @@ def config_beside(document: Document, name: str) -> PolicyConfig:
     """The policy of that name, or in that file; files are looked for beside the document."""
     if name.endswith((".yaml", ".yml", ".json")):
         return config_named(str(document.path.parent / name))
-    with registry.relative_to(document.path.absolute().parent):
-        config = config_named(name)
-    base = document.path.absolute().parent
-    return config.model_copy(update={"policy": config.policy.model_copy(update={"base": base})})
+    spec = PolicySpec(name=name, base=document.path.absolute().parent)
+    config = PolicyConfig(policy=spec)
+    config.build_policy()
+    return config
 
 
 def _of_policy(
@@ -306,7 +305,7 @@ def _dimension(
     ):
         document.fault(
             at,
-            f"{dotted(at)} is {short('' if listed else given)}; expected values, or low and high.",
+            f"{dotted(at)}: expected a value, a list of some, or a mapping of low and high.",
         )
         return None
     if len({repr(one) for one in values}) < len(values):

@@ -1,49 +1,33 @@
-"""What a study found, in words and tables for a terminal."""
+"""What a study found, in words and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from dataclasses import dataclass
 
 from batchpolicy_tuning.tune.judging import missed_by, off_by, shown
 from batchpolicy_tuning.tune.records import TargetResult, TrialRecord, Value
 from batchpolicy_tuning.tune.result import (
     ComparisonResult,
-    Conclusion,
     FinalistResult,
     StudyResult,
 )
 
 _SHOWN = 8
-_STYLES = {
-    Conclusion.WINNER: "bold green",
-    Conclusion.KEEP_BASELINE: "bold",
-    Conclusion.INCONCLUSIVE: "bold yellow",
-    Conclusion.NOTHING_FEASIBLE: "bold red",
-    Conclusion.UNFINISHED: "bold yellow",
-}
 
 
-def show(result: StudyResult, console: Console) -> None:
-    """Print trials by outcome, the best of them, the finalists, and the conclusion."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table for the terminal."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def heading(result: StudyResult) -> str:
+    """How many trials ended how."""
     counts = ", ".join(f"{n} {name}" for name, n in result.outcomes.items())
-    console.print(Text(f"{result.name}: {len(result.trials)} trials: {counts}", style="bold"))
-    for note in result.notes:
-        console.print(Text(note, style="dim"))
-    console.print(_trials(result))
-    if result.baseline is not None:
-        slices = len(result.held_out_instances)
-        console.print()
-        console.print(Text(f"Held out, {slices} slices on {result.final_engine}", style="bold"))
-        console.print(_finalists(result))
-    console.print()
-    for i, line in enumerate(result.summary):
-        console.print(
-            Text(line, style=_STYLES[result.conclusion] if i == 0 else ""), soft_wrap=True
-        )
+    return f"{result.name}: {len(result.trials)} trials: {counts}"
 
 
 def setting_text(setting: Mapping[str, Value]) -> str:
@@ -81,7 +65,8 @@ def target_text(one: TargetResult) -> str:
     return f"{one.target}: {value}, {-one.miss:.0%} to spare"
 
 
-def _trials(result: StudyResult) -> Table:
+def trial_rows(result: StudyResult) -> Rows:
+    """The best trials, or those nearest to the targets, and all that were given."""
     goal = result.objectives[0]
     sign = -1.0 if goal.direction == "maximize" else 1.0
     ranked = sorted(
@@ -94,14 +79,8 @@ def _trials(result: StudyResult) -> Table:
     )
     picked = ranked[:_SHOWN]
     picked += [one for one in ranked[_SHOWN:] if one.origin != "sampled"]
-    table = Table("trial", box=None, pad_edge=False, header_style="bold")
-    for objective in result.objectives:
-        table.add_column(objective.key, justify="right")
-    for name in ("outcome", "setting"):
-        table.add_column(name)
-    for one in picked:
-        table.add_row(*(Text(cell) for cell in _row(result, one)))
-    return table
+    columns = ["trial", *(o.key for o in result.objectives), "outcome", "setting"]
+    return Rows(columns, [_row(result, one) for one in picked])
 
 
 def _row(result: StudyResult, one: TrialRecord) -> list[str]:
@@ -128,22 +107,19 @@ def _short(one: TrialRecord) -> str:
     return setting_text(told)
 
 
-def _finalists(result: StudyResult) -> Table:
-    table = Table("trial", box=None, pad_edge=False, header_style="bold")
+def finalist_rows(result: StudyResult) -> Rows:
+    """The baseline and the finalists on what is held out."""
+    columns = ["trial"]
     for objective in result.objectives:
-        table.add_column(objective.key, justify="right")
-        table.add_column("against the baseline, 95%")
-    table.add_column("targets")
-    found: Sequence[FinalistResult] = [
-        *([] if result.baseline is None else [result.baseline]),
-        *result.finalists,
-    ]
-    for one in found:
+        columns += [objective.key, "gain, mean of slices, 95%"]
+    rows: list[list[str]] = []
+    base: Sequence[FinalistResult] = [] if result.baseline is None else [result.baseline]
+    for one in (*base, *result.finalists):
         cells: list[str] = []
         for i, objective in enumerate(result.objectives):
             value = one.values.get(objective.key)
             cells.append("-" if value is None else shown(objective.key, value))
             cells.append(comparison_text(one.comparisons[i]) if one.comparisons else "")
         name = f"{one.trial}{' baseline' if one is result.baseline else ''}"
-        table.add_row(*map(Text, [name, *cells, "all met" if not one.reason else one.reason]))
-    return table
+        rows.append([name, *cells, "all met" if not one.reason else one.reason])
+    return Rows([*columns, "targets"], rows)

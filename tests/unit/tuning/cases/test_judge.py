@@ -46,7 +46,7 @@ def test_a_case_passes_and_fails_by_its_checks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "changes", "lacking"),
     [
-        ("priority", {"kind": "tuning"}, "kind tuning is not runnable yet"),
+        ("priority", {"kind": "ab"}, "kind ab is not runnable yet"),
         ("priority", {"checks": [{"kind": "ab_verdicts"}]}, "check ab_verdicts is not runnable"),
         ("priority", {"needs": ["tenant_fairness"]}, "tenant_fairness (policy priority)"),
         ("edf", {"needs": ["priority"]}, "priority (policy edf)"),

@@ -187,8 +187,8 @@ def test_one_worker_waits_for_the_trials_of_another(tmp_path: Path) -> None:
         def sweep(self) -> int:
             seen.append(1)
             if len(seen) == 4:
-                other.end(claim, claim.record.model_copy(update={"outcome": Outcome.FEASIBLE,
-                                                                 "values": {"goodput": 1.0}}))  # fmt: skip
+                ended = {"outcome": Outcome.FEASIBLE, "values": {"goodput": 1.0}}
+                other.end(claim, claim.record.model_copy(update=ended))
             # As of a worker on another machine, whose end cannot be seen at once.
             return 0
 

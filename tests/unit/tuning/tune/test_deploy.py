@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batchpolicy.config import config_named, load_config
+from batchpolicy.engine import EngineLimits
+from batchpolicy_tuning.tune.deploy import flags, write_policy
+from batchpolicy_tuning.tune.settings import Setting
+
+POLICIES = Path(__file__).parents[4] / "examples" / "policies"
+LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048, kv_blocks=1000)
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(map(str, POLICIES.iterdir())), "fcfs"], ids=lambda name: Path(name).stem
+)
+def test_a_written_policy_does_what_was_measured(tmp_path: Path, name: str) -> None:
+    setting = Setting(config_named(name), LIMITS)
+    path = tmp_path / "policy.yaml"
+    write_policy(setting, path, ["batchpolicy tune x.yaml", "two\nlines"])
+    assert Setting(load_config(path), LIMITS).key == setting.key
+    text = path.read_text()
+    assert text.startswith("# batchpolicy tune x.yaml\n# two\n# lines\napiVersion: batchpolicy/v1")
+
+
+def test_a_class_in_a_file_is_found_from_anywhere(tmp_path: Path) -> None:
+    example = POLICIES.parent / "custom_policy" / "policy.yaml"
+    setting = Setting(load_config(example), LIMITS)
+    path = tmp_path / "policy.yaml"
+    write_policy(setting, path, [])
+    assert Setting(load_config(path), LIMITS).key == setting.key
+
+
+def test_flags_are_those_of_each_engine() -> None:
+    limits = replace(LIMITS, long_prefill_token_threshold=512, watermark=0.05)
+    found = flags(limits)
+    assert found["vllm"] == (
+        "--max-num-seqs 64 --max-num-batched-tokens 2048 --long-prefill-token-threshold 512 "
+        "--watermark 0.05"
+    )
+    assert found["sglang"] == (
+        "--max-running-requests 64 --chunked-prefill-size 2048 --max-prefill-tokens 2048"
+    )
+    assert "threshold" not in flags(LIMITS)["vllm"]
