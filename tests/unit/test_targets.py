@@ -13,6 +13,7 @@ from batchpolicy.targets import (
     Measure,
     Target,
     parse_gates,
+    parse_measurands,
     parse_target,
     parse_targets,
 )
@@ -202,3 +203,24 @@ def test_a_mistake_in_a_gate_is_named_with_what_was_expected(text: str, said: st
     assert "gates that cannot be read" in str(e.value)
     assert said in str(e.value)
     assert "'jain>=-1%'" not in str(e.value)
+
+
+@given(targets())
+def test_what_a_target_bounds_reads_back_from_its_text(target: Target) -> None:
+    measurand = target.measurand
+    assert parse_measurands([str(measurand)]) == [measurand]
+    assert str(target).startswith(str(measurand).partition("@")[0])
+    assert measurand.low_is_good == target.at_most
+    assert measurand.quantile == target.quantile
+
+
+def test_all_mistakes_in_objectives_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_measurands(["goodput", "ttft", "p99_tpot<=50ms", "jain@tenant=x", "e2el.p99@chat"])
+    lines = str(told.value).splitlines()
+    assert lines[0] == "objectives that cannot be read:"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        *("'ttft'", "'p99_tpot<=50ms'", "'jain@tenant=x'", "'e2el.p99@chat'")
+    ]
+    assert "ttft needs a statistic" in lines[1]
+    assert "an objective has no bound" in lines[2]

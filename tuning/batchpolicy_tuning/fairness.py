@@ -46,8 +46,8 @@ def service_gap(run: Run) -> float:
     """Largest change of the difference in service of two tenants while both are kept waiting.
 
     In tokens, weighted as in ``tenant_fairness`` and counted when requests start, in windows
-    of 1 s: over all pairs, and all stretches of windows at whose ends both have work left.
-    0 when no two are ever kept waiting together, NaN with a single tenant.
+    of 1 s: over all pairs, from the start to the end of each stretch of windows at whose
+    ends both have work left. 0 when no two are ever kept waiting together, NaN with a single tenant.
 
     References
     ----------
@@ -63,9 +63,11 @@ def service_gap(run: Run) -> float:
         both = np.flatnonzero(left[:, i] & left[:, j])
         if len(both):
             lead = served[both, i] - served[both, j]
+            before = lead - (windows.got[both, i] - windows.got[both, j])
             starts = np.flatnonzero(np.diff(both, prepend=-2) > 1)
-            swing = np.maximum.reduceat(lead, starts) - np.minimum.reduceat(lead, starts)
-            gap = max(gap, float(swing.max()))
+            highest = np.maximum(np.maximum.reduceat(lead, starts), before[starts])
+            lowest = np.minimum(np.minimum.reduceat(lead, starts), before[starts])
+            gap = max(gap, float((highest - lowest).max()))
     return gap
 
 

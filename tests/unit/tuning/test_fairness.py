@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchpolicy.engine import Run
 from batchpolicy.workload import Workload
-from batchpolicy_tuning.fairness import tenant_fairness
+from batchpolicy_tuning.fairness import service_gap, tenant_fairness
 from tests.support.serial_engine import LIMITS, NoCost, SerialEngine, request
 
 
@@ -91,3 +91,26 @@ def test_the_index_lies_between_one_in_n_and_one(
     index = tenant_fairness(_ran(*((t, at, at + wait) for t, at, wait in rows), weights=weights))
     tenants = len({tenant for tenant, _, _ in rows})
     assert math.isnan(index) or 1.0 / tenants - 1e-9 <= index <= 1.0 + 1e-9
+
+
+def test_the_service_gap_grows_while_two_are_kept_waiting() -> None:
+    # In the first two windows a starts three and two of 100 tokens, b one in the second;
+    # both still wait at the ends of these. In the third all is served, which counts no more.
+    run = _ran(
+        *(("a", 0.0, 0.5),) * 3,
+        *(("a", 0.0, 1.5),) * 2,
+        ("b", 0.0, 1.5),
+        ("a", 0.0, 2.5),
+        *(("b", 0.0, 2.5),) * 9,
+        *(("a", 3.5, 3.6),) * 4,  # the last tenth is not measured
+    )
+    assert service_gap(run) == pytest.approx(300.0 + 200.0 - 100.0)
+
+
+def test_the_service_gap_counts_by_weight_and_nobody_who_gets_all() -> None:
+    waits = [("a", 0.0, 0.5), ("a", 0.0, 1.5), ("b", 0.0, 1.5)]
+    assert service_gap(_ran(*waits, ("a", 2.5, 2.6))) == pytest.approx(100.0)
+    weighted = _ran(*waits, ("a", 2.5, 2.6), weights={"a": 4.0})
+    assert service_gap(weighted) == pytest.approx(25.0)
+    assert service_gap(_ran(("a", 0.0, 0.1), ("b", 0.0, 0.2), ("a", 1.5, 1.6))) == 0.0
+    assert math.isnan(service_gap(_ran(("a", 0.0, 0.1), ("a", 1.5, 1.6))))

@@ -141,8 +141,8 @@ def _check_notes(asked: Asked, ledger: Ledger) -> None:
     place = shown_place(asked.place)
     if before is not None and there and not asked.resume:
         raise ConfigError(
-            f"{place} has {there} trials of study {study.name!r}: go on with --resume, or start "
-            "anew with another --out"
+            f"{place} has {there} trials of study {study.name!r}: go on with --resume, or "
+            f"{_anew(asked)}"
         )
     if asked.resume and before is None:
         raise ConfigError(
@@ -153,16 +153,21 @@ def _check_notes(asked: Asked, ledger: Ledger) -> None:
         if parts and there and not comparable:
             raise ConfigError(
                 f"{study.path} has changed since its {there} trials were run: "
-                f"{', '.join(parts)}. They do not say what settings would give now; start anew "
-                "with another --out"
+                f"{', '.join(parts)}. They do not say what settings would give now; "
+                f"{_anew(asked)}"
             )
         if parts and there and not asked.changed:
             raise ConfigError(
                 f"{study.path} has changed since its {there} trials were run: "
-                f"{', '.join(parts)}. They still count; add --changed to go on, or start anew "
-                "with another --out"
+                f"{', '.join(parts)}. They still count; add --changed to go on, or "
+                f"{_anew(asked)}"
             )
     ledger.write_note(_FINGERPRINT, now)
+
+
+def _anew(asked: Asked) -> str:
+    inside = Path(asked.place).parent == asked.folder
+    return f"start anew with another {'--out' if inside else '--storage, or name the file anew'}"
 
 
 def _check_workloads(asked: Asked, ledger: Ledger, drawn: Drawn) -> None:
@@ -171,7 +176,7 @@ def _check_workloads(asked: Asked, ledger: Ledger, drawn: Drawn) -> None:
     if before is not None and before != now and ledger.trials():
         raise ConfigError(
             f"{asked.study.path}: the workloads are others than those of the trials so far, as "
-            "after an update of batchpolicy or of a trace; start anew with another --out"
+            f"after an update of batchpolicy or of a trace; {_anew(asked)}"
         )
     ledger.write_note(_WORKLOADS, now)
 

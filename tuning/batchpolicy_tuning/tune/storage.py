@@ -104,6 +104,6 @@ def study_in(storage: BaseStorage, name: str, low_is_good: Sequence[bool]) -> in
     if study.directions != directions:
         raise ConfigError(
             f"study {name!r} in that storage has other objectives than this file; "
-            "give another --storage or another --name"
+            "give another --storage, or the file another name"
         )
     return storage.get_study_id_from_name(name)
