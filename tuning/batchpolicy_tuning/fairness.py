@@ -47,7 +47,8 @@ def service_gap(run: Run) -> float:
 
     In tokens, weighted as in ``tenant_fairness`` and counted when requests start, in windows
     of 1 s: over all pairs, from the start to the end of each stretch of windows at whose
-    ends both have work left. 0 when no two are ever kept waiting together, NaN with a single tenant.
+    ends both have work left. 0 when no two are ever kept waiting together, NaN with a single
+    tenant.
 
     References
     ----------
