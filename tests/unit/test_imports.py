@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "batchpolicy"
 LIGHT = {"numpy", "pydantic", "pydantic_core", "typing_extensions"}
 ONLY_IN = {
-    "yaml": "config.py",
+    "yaml": "reading.py",
     "typer": "cli.py",
     "rich": "cli.py",
     "pytest": "testing/checks.py",  # in a function for test suites, which have pytest
