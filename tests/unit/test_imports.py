@@ -15,8 +15,8 @@ CORE = ROOT / "batchpolicy"
 LIGHT = {"numpy", "pydantic", "pydantic_core", "typing_extensions"}
 ONLY_IN = {
     "yaml": "reading.py",
-    "typer": "cli.py",
-    "rich": "cli.py",
+    "typer": "cli/",
+    "rich": "cli/",
     "pytest": "testing/checks.py",  # in a function for test suites, which have pytest
 }
 
@@ -51,7 +51,7 @@ def test_the_core_imports_few_packages_and_a_terminal_library_in_its_cli_only() 
     found = foreign_imports(CORE)
     assert set(found) <= LIGHT | set(ONLY_IN)
     for package, only in ONLY_IN.items():
-        assert found.get(package, set()) <= {only}, package
+        assert all(name.startswith(only) for name in found.get(package, ())), package
 
 
 def test_the_tuning_package_imports_typer_and_rich_in_its_cli_only() -> None:
@@ -72,7 +72,7 @@ def test_every_module_but_cli_imports_without_a_terminal_library_and_pytest() ->
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted(CORE.rglob("*.py"))
-        if path.name not in ("cli.py", "__main__.py")
+        if path.parent.name != "cli" and path.name != "__main__.py"
     ]
     code = f"""
 import importlib, sys
