@@ -14,9 +14,10 @@ from typing import cast
 
 from typing_extensions import override
 
-from batchpolicy.config import PolicyConfig, read_document
+from batchpolicy.config import PolicyConfig
 from batchpolicy.errors import ConfigError
 from batchpolicy.metadata import VARIABLE, tenant_keys
+from batchpolicy.reading import read_document
 from batchpolicy.registry import lacks_package
 from batchpolicy.serve import Address, Launch, Launcher
 from batchpolicy_vllm.settings import KEY

@@ -26,8 +26,6 @@ from batchpolicy.runner.ranked import Ranked
 from batchpolicy.runner.victims import Victims
 from batchpolicy.state import StateArray
 
-SPARE_ROWS = 16
-"""Rows beyond the free seats that are offered, as the engine passes some by."""
 MAX_PROBES = 64
 REFUSED = "refused: by the policy"
 PATIENCE_FRAC = 0.5

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from batchpolicy import explain
 from batchpolicy.config import Bounds, LimitSettings, Memory, PolicyConfig, Queue
-from batchpolicy.errors import ConfigError
-from batchpolicy.policy import CodeKind, Limits, Step
-from batchpolicy.predictor import TRUTH, LengthDist
-from batchpolicy.requests import QUANTILES, BoolArray, IntArray, Requests, Status
+from batchpolicy.policy import CodeKind, Limits
+from batchpolicy.requests import BoolArray, IntArray, Status
 from batchpolicy.runner.busy import Busy
 from batchpolicy.runner.certificate import Certificate
-from batchpolicy.runner.controller import LimitController
 from batchpolicy.runner.decode_turns import DecodeTurns
-from batchpolicy.runner.demand import Demand, demand
-from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
-from batchpolicy.runner.ends import Ends
-from batchpolicy.runner.facts import EngineFacts, Plan, Predictions, Probe, RequestFacts, Tick
-from batchpolicy.runner.forecast import MEDIAN, Forecast
+from batchpolicy.runner.ends import End, Ends
+from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tick
+from batchpolicy.runner.forecast import Forecast
 from batchpolicy.runner.foresight import Foresight
-from batchpolicy.runner.giving_way import chunk_giving_way
 from batchpolicy.runner.guard import Guard
 from batchpolicy.runner.ledger import Ledger
+from batchpolicy.runner.limits import StepLimits
 from batchpolicy.runner.overdue import Overdue
-from batchpolicy.runner.peak import Peak
-from batchpolicy.runner.planner import SPARE_ROWS, Drawn, Left, Planner
+from batchpolicy.runner.planner import Planner
+from batchpolicy.runner.predicted import write_predictions
+from batchpolicy.runner.requirements import policy_for, predictor_for
 from batchpolicy.runner.retune import retuned
-
-logger = logging.getLogger(__name__)
-
-_NOTHING = Plan()
-_DECODES = Plan(decode=True)
-HELD_STEPS = 16
-"""Steps without a change in which admission is not tried again after all were held for KV."""
-VAIN_STEPS = 8
-"""Steps without a change in which displacement is not tried again after it was in vain."""
-MAX_QUIET_STEPS = 64
-"""Steps after which events are delivered although nothing is to be planned."""
+from batchpolicy.runner.step_maker import StepMaker
+from batchpolicy.runner.triage import Triage
 
 
 class PolicyRunner:
@@ -65,27 +48,21 @@ class PolicyRunner:
         *,
         strict: bool = False,
     ) -> None:
-        self.policy = config.build_policy()
+        self.policy = policy_for(config, engine)
         self.engine = engine
         self.counters: Counter[str] = Counter()
-        able = set(engine.capabilities)
-        if engine.cost is not None:
-            able.add("step_cost")
-        missing = sorted(self.policy.tags.requires - able)
-        if missing:
-            raise ConfigError(
-                f"policy {config.label!r} requires {', '.join(missing)}, which this engine "
-                f"lacks; it has: {', '.join(sorted(able)) or 'none'}."
-            )
-        self._foresight = self._foresees(config, able, strict=strict)
-        preemption = config.preemption()
-        self._displace = preemption.by != "never"
-        self._by_class = preemption.by == "class"
+        predictor = predictor_for(config, engine)
+        self._foresight = (
+            None if predictor is None else Foresight(predictor, self.counters, strict=strict)
+        )
         bounds, queue = config.bounds or Bounds(), config.queue or Queue()
+        limits, memory = config.limits or LimitSettings(), config.memory or Memory()
         self._guard = Guard(self.policy, self.counters, strict=strict)
         self._ledger = Ledger(self.policy, engine, self._forget)
+        self._ledger.on_end = self._ended
         self._ends = Ends(engine, queue.ttl_s)
         self._busy = Busy()
+        self._steps = StepMaker(engine, self._ledger, self._guard, self._busy)
         self._planner = Planner(
             engine,
             self._guard,
@@ -94,44 +71,30 @@ class PolicyRunner:
             bounds.max_bypass_s,
             Overdue(bounds, self._ledger.table, self.counters),
             queue.max_waiting,
-            preemption,
+            config.preemption(),
         )
-        self._ceilings = Limits(
-            engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
-        )
-        self._asks_limits = self.policy.overrides("limits")
-        limits = config.limits or LimitSettings()
-        memory = config.memory or Memory()
+        self._certificates = self._planner.overdue.certificates
+        self._notes = self._planner.notes
         self._high = memory.quantile
         self._forecast: Forecast | None = None
         if memory.look_ahead:
             told = "nothing" if self._foresight is None else self._foresight.tells
             self._forecast = Forecast(self._ledger.table, memory, self.counters, told)
-        self._displaced: set[str] = set()
-        """Whom the latest plan displaces for others."""
-        self._gives_way = engine.chunks and limits.long_prompts_give_way
-        self._certificates = self._planner.overdue.certificates
-        self._notes = self._planner.notes
-        self._ledger.on_end = self._ended
         self._turns = None if engine.mixed else DecodeTurns(limits.decode_gap_s)
-        self._base = self._within(_limits_of(limits), self._ceilings)
-        self._limits = self._base
-        self._controller = (
-            None
-            if limits.tpot_target_s is None
-            else LimitController(engine, limits.tpot_target_s, self.counters)
+        self._limits = StepLimits(
+            engine, limits, self.policy, self._guard, self._ledger, self._steps, self.counters
         )
-        self._for_others = 0
-        """Requests that the last plan displaces for others, and not for want of blocks."""
-        self._planner.chunk = self._limits.prefill_chunk
-        self._told = self._ceilings
-        """Limits that the engine knows of."""
-        self._index = 0
-        self._quiet_steps = 0
-        self._vain_at = self._vain_until = -1
-        """When displacement was last tried in vain, in changes of the ledger, and until when."""
-        self._held_at = self._held_until = -1
-        """The same for admission, when all were held for want of KV to come."""
+        self._triage = Triage(
+            engine,
+            self._ledger,
+            self._planner,
+            self._steps,
+            self._limits,
+            self._forecast,
+            self._turns,
+            self.counters,
+            long_prompts_give_way=limits.long_prompts_give_way,
+        )
 
     def retune(self, key: str, value: object) -> None:
         """Another value for one number of the policy, from the next step on; its state stays.
@@ -148,21 +111,19 @@ class PolicyRunner:
 
     def relimit(self, limits: Limits) -> None:
         """Other limits from the next step on, up to the engine's; None leaves one as it is."""
-        both = zip(limits, self._base, strict=True)
-        asked = Limits(*(old if new is None else new for new, old in both))
-        self._base = self._limits = self._within(asked, self._ceilings)
+        self._limits.relimit(limits)
 
     @property
     def limits(self) -> Limits:
         """The limits that hold now."""
-        return self._limits
+        return self._limits.current
 
     def arrived(self, request_id: str, facts: RequestFacts) -> None:
         """A request came; O(1), and a known id is ignored."""
         if request_id not in self._ledger.table:
             slot = self._ledger.arrived(request_id, facts)
             self._planner.arrived(slot)
-            self._notes.waits(slot, self._index + 1, ready=facts.ready)
+            self._notes.waits(slot, self._steps.index + 1, ready=facts.ready)
             self._ends.arrived(request_id, facts)
             if self._forecast is not None:
                 self._forecast.arrived(slot)
@@ -174,7 +135,7 @@ class PolicyRunner:
         slot = self._ledger.ready(request_id, flag)
         if slot is None:
             return
-        self._notes.ready(slot, self._index + 1, flag)
+        self._notes.ready(slot, self._steps.index + 1, flag)
         if self._certificates is not None:
             self._certificates.ready(slot, flag)
 
@@ -199,28 +160,14 @@ class PolicyRunner:
 
     def begin(self, tick: Tick) -> None:
         """Start a step at the tick's time."""
-        self._index += 1
-        self._displaced.clear()
+        self._steps.begin(tick.now_s)
+        self._triage.begin()
         self._ledger.begin(tick.now_s)
         self._ends.begin(tick.now_s)
-        self._busy.begin(tick.now_s)
         if self._certificates is not None:
             self._certificates.begin(tick.now_s)
         if tick.predictions is not None:
-            self._predicted(tick.predictions)
-
-    def _predicted(self, told: Predictions) -> None:
-        """Predictions reach the tables; requests that have ended meanwhile do without."""
-        table = self._ledger.table
-        slots = [table.slots.get(i, -1) for i in told.ids]
-        for slot, quantiles in zip(slots, told.quantiles, strict=True):
-            if slot >= 0:
-                table.columns[QUANTILES][slot] = quantiles
-                table.columns["predicted_output_tokens"][slot] = quantiles[MEDIAN]
-                table.differ({"predicted_output_tokens": float(quantiles[MEDIAN])})
-        known = [slot for slot in slots if slot >= 0]
-        high = LengthDist(table.columns[QUANTILES][known]).quantile(self._high)
-        table.columns["predicted_output_high"][known] = high
+            write_predictions(self._ledger.table, tick.predictions, self._high)
 
     def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
@@ -230,194 +177,39 @@ class PolicyRunner:
         only running requests may take. Requests that the plan refuses have ended for
         the runner.
         """
-        ends = [
-            end
-            for end in self._ends.take(self._ledger.now_s)
-            if self._ledger.ended_waiting(end.request_id, end.status)
-        ]
-        if self._asks_limits or self._controller is not None:
-            self._ask_limits()
-        if self._limits.max_running is not None and self._limits != self._ceilings:
-            seats = self._limits.max_running - len(self._ledger.running)
-            free_seats = min(free_seats, seats)
-        self._planner.chunk = self._limits.prefill_chunk
-        if self._is_for_decodes():
-            plan = _DECODES
-        else:
-            plan = self._plan(free_kv_blocks, free_seats, kept_blocks)
-        if self._notes.step != self._index and self._ledger.waiting:
-            short = explain.TOKENS if free_seats > 0 or plan.decode else explain.SEATS
-            if self._held() and not plan.decode:
-                short = explain.KV_LATER
-            self._notes.nobody(self._index, explain.KV if plan.preempt else short)
+        ends = self._ends_due()
+        self._limits.ask()
+        seats = self._limits.seats(free_seats)
+        plan = self._triage.plan(free_kv_blocks, seats, kept_blocks)
         for request_id, _ in plan.refuse:
             self._ledger.ended_waiting(request_id, Status.REFUSED)
-        self._for_others = len(plan.preempt) if plan.admit else 0
+        self._limits.planned(plan)
         if ends or plan.refuse:
-            expired = sum(end.status == Status.EXPIRED for end in ends)
-            self.counters["expired"] += expired
-            self.counters["refused"] += len(ends) - expired + len(plan.refuse)
-            told = [(end.request_id, end.reason) for end in ends]
-            plan = plan._replace(refuse=told + plan.refuse)
-        limits, chunk = self._limits, self._planner.chunk
-        if chunk != limits.prefill_chunk:
-            limits = limits._replace(prefill_chunk=chunk)
-        if limits != self._told:
-            lifted = limits.prefill_chunk is None and self._told.prefill_chunk is not None
-            self._told = limits
-            # A cap that is lifted is told as one of a whole step.
-            whole = limits._replace(prefill_chunk=self.engine.max_token_budget)
-            plan = plan._replace(limits=whole if lifted else limits)
+            plan = self._with_ends(plan, ends)
+        news = self._limits.news(self._planner.chunk)
+        if news is not None:
+            plan = plan._replace(limits=news)
         if not (plan.admit or self._ledger.running):
             wake_s = self._ends.next_s(self._ledger.never_started)
             if wake_s < plan.wake_s:
                 plan = plan._replace(wake_s=wake_s)
         return plan
 
-    def _is_for_decodes(self) -> bool:
-        """Prompts have held up running answers for long enough, where steps hold either."""
-        now_s, decodes = self._ledger.now_s, self._ledger.batch.decoding
-        if self._turns is None or not self._turns.due(now_s, decodes):
-            return False
-        self.counters["decode_turns"] += 1
-        return True
+    def _ends_due(self) -> list[End]:
+        """Requests that must end now, and have ended for the ledger."""
+        return [
+            end
+            for end in self._ends.take(self._ledger.now_s)
+            if self._ledger.ended_waiting(end.request_id, end.status)
+        ]
 
-    def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
-        ledger, engine = self._ledger, self.engine
-        ceiling = self._limits.token_budget or engine.max_token_budget
-        waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
-        # Each running row takes a block or two at most, and prompts those of the budget.
-        most = 2 * len(running) + ceiling // engine.kv_block_tokens
-        tight = free_kv_blocks < most
-        crowded = ledger.batch.mid_prefill > 0
-        pressing = self._wanting_room(waiting, running) if self._displace else 0
-        displace = pressing > 0
-        if 0 < pressing <= free_seats and not (tight or crowded):
-            # All of them find a seat anyway.
-            displace = int(waiting.need_kv_blocks.sum()) > free_kv_blocks - most
-        # Decodes have to stand before the prompts that a budget is too small for.
-        orders = crowded and (self._displace or self._controller is not None)
-        watched = displace or orders or (self._displace and tight)
-        full = self._planner.is_full(len(waiting))
-        held = self._held() and not full
-        if held and not watched:
-            self._rest(running, waiting, free_kv_blocks, free_seats)
-            return _NOTHING
-        if not (watched or full or (len(waiting) and free_seats > 0)):
-            self._rest(running, waiting, free_kv_blocks, free_seats)
-            return _NOTHING
-        ledger.batch.settle()
-        if not (displace or tight or crowded):
-            # All decode and blocks abound, so that a block for each is near enough.
-            budget = ceiling - engine.decode_budget_tokens * len(running)
-            blocks = free_kv_blocks - len(running)
-            step = self._step(running, waiting, free_seats, max(budget, 0), max(blocks, 0))
-            self._deliver(step)
-            if budget <= 0 and not full:
-                return _NOTHING
-            drawn = self._planner.draw(waiting, step)
-            left = Left(free_seats, blocks, budget)
-            return self._offer(drawn, running, step, left, free_kv_blocks)
-        needs = self._demand(running, ceiling)
-        budget = ceiling - int(needs.tokens.sum())
-        blocks = free_kv_blocks - int(needs.blocks.sum())
-        window = free_seats + MAX_VICTIMS_A_STEP if displace else free_seats
-        step = self._step(running, waiting, free_seats, budget, max(blocks, 0), window)
-        self._deliver(step)
-        short = -(blocks + kept_blocks)
-        if short > 0 and self._displace:
-            return self._planner.relieve(running, step, needs, short)
-        crowds = orders and needs.wanted > ceiling
-        gives_way = self._gives_way and crowded and free_seats > 0
-        if not len(waiting) or not (
-            displace or full or gives_way or (free_seats > 0 and budget > 0 and not held)
-        ):
-            return Plan(reorder=crowds)
-        drawn = self._planner.draw(waiting, step)
-        if gives_way and self._give_way(running, drawn.best, ceiling, free_seats, blocks):
-            needs = self._demand(running, ceiling)
-            blocks = free_kv_blocks - int(needs.blocks.sum())
-        if not displace:
-            left = Left(free_seats, blocks, ceiling - int(needs.tokens.sum()))
-            plan = self._offer(drawn, running, step, left, free_kv_blocks)
-            return plan._replace(reorder=crowds)
-        if needs.wanted > ceiling:
-            # What a victim gives up goes to running rows first, until all have what they want.
-            needs = self._demand(running, needs.wanted)
-            blocks = free_kv_blocks - int(needs.blocks.sum())
-        left = Left(free_seats, blocks, ceiling - needs.wanted)
-        peak = self._peak(running, drawn.best, free_kv_blocks)
-        plan = self._planner.displace(drawn, running, step, needs, left, peak)
-        if not plan.preempt:
-            self._vain_at, self._vain_until = ledger.changes, self._index + VAIN_STEPS
-        self._displaced.update(plan.preempt)
-        return plan._replace(reorder=crowds)
-
-    def _offer(
-        self, drawn: Drawn, running: Requests, step: Step, left: Left, free_kv_blocks: int
-    ) -> Plan:
-        """Offer the rows drawn; if all are held, leave it at that until something changes."""
-        peak = self._peak(running, drawn.best, free_kv_blocks)
-        plan = self._planner.offer(drawn, step, left, peak)
-        if peak is not None and len(drawn.best) and not plan.admit and not plan.refuse:
-            self.counters["held_for_kv"] += 1
-        else:
-            return plan
-        # A policy that holds rows back, or a bound, may let others start at any time.
-        if drawn.ranked.open is None and self._certificates is None:
-            self._held_at, self._held_until = self._ledger.changes, self._index + HELD_STEPS
-        return plan
-
-    def _held(self) -> bool:
-        """Nothing has changed since all were held for what is to come."""
-        return self._held_at == self._ledger.changes and self._index < self._held_until
-
-    def _peak(self, running: Requests, best: Requests, free_kv_blocks: int) -> Peak | None:
-        """What running rows may hold at most; None where KV cannot run out."""
-        if self._forecast is None:
-            return None
-        self._forecast.refresh(running)
-        return self._forecast.peak(running, best, free_kv_blocks, self.engine, self._index)
-
-    def _foresees(self, config: PolicyConfig, able: set[str], *, strict: bool) -> Foresight | None:
-        if config.predictor is None:
-            return None
-        predictor = config.predictor.build()
-        if TRUTH in predictor.requires - able:
-            raise ConfigError(
-                f"predictor {config.predictor.name!r} knows the true lengths of answers, which "
-                "only replays have; a server needs one that predicts, or none."
-            )
-        missing = sorted(predictor.requires - able)
-        if missing:
-            raise ConfigError(
-                f"predictor {config.predictor.name!r} requires {', '.join(missing)}, which this "
-                f"engine lacks; it has: {', '.join(sorted(able)) or 'none'}."
-            )
-        return Foresight(predictor, self.counters, strict=strict)
-
-    def _give_way(
-        self, running: Requests, best: Requests, ceiling: int, seats: int, blocks: int
-    ) -> bool:
-        """Compute less of the running prompts in this step, for others that would start."""
-        prefill = running.prefill_tokens
-        prompts = prefill > 0
-        if not prompts.any():
-            return False
-        decodes = self.engine.decode_budget_tokens * int((~prompts).sum())
-        # Not for those that cannot start for want of KV.
-        fit = np.flatnonzero(np.cumsum(best.need_kv_blocks[:seats]) <= blocks)
-        chunk = chunk_giving_way(
-            prefill[prompts],
-            best.prefill_tokens[fit],
-            best.priority[fit] < running.priority[prompts].min(),
-            ceiling - decodes,
-            self.engine.kv_block_tokens,
-        )
-        if chunk is None or chunk >= (self._limits.prefill_chunk or ceiling):
-            return False
-        self._planner.chunk = chunk
-        return True
+    def _with_ends(self, plan: Plan, ends: list[End]) -> Plan:
+        """The plan with those to end beside those that it refuses, all counted."""
+        expired = sum(end.status == Status.EXPIRED for end in ends)
+        self.counters["expired"] += expired
+        self.counters["refused"] += len(ends) - expired + len(plan.refuse)
+        told = [(end.request_id, end.reason) for end in ends]
+        return plan._replace(refuse=told + plan.refuse)
 
     def keep_order(self, ids: Sequence[str]) -> list[str]:
         """Running ids, best first: the engine gives tokens from the front, drops from the tail.
@@ -428,7 +220,7 @@ class PolicyRunner:
         self._ledger.batch.settle()
         known = [i for i in ids if i in self._ledger.table]
         rows = self._ledger.table.rows(self._ledger.slots_of(known))
-        step = self._step(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
+        step = self._steps.make(rows, self._ledger.view(self._ledger.waiting), 0, 0, 0)
         order: list[int] = self._planner.keep_order(rows, step).tolist()
         return [known[row] for row in order] + [i for i in ids if i not in self._ledger.table]
 
@@ -441,8 +233,7 @@ class PolicyRunner:
         """What the engine really scheduled: tokens by id, ids it admitted with their cache hit."""
         if preempted:
             self.preempted(preempted)
-            if self._controller is not None and len(preempted) > self._for_others:
-                self._controller.short_of_blocks(len(self._ledger.running))
+            self._limits.preempted(len(preempted))
         if self._turns is not None and tokens:
             first = next(iter(tokens))
             if first not in admitted and not self._ledger.batch.is_midway(first):
@@ -478,15 +269,15 @@ class PolicyRunner:
             ledger.events.add("preempted", slot)
         # The hook must still see what is lost.
         running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
-        self._deliver(self._step(running, waiting, 0, 0, 0))
+        self._steps.deliver(self._steps.make(running, waiting, 0, 0, 0))
         for request_id, slot in lost.items():
             ledger.preempted(request_id)
             self._planner.overdue.preempted(slot, ledger.now_s)
-            self._notes.waits(slot, self._index + 1)
+            self._notes.waits(slot, self._steps.index + 1)
         self.counters["preempted"] += len(lost)
         if self._forecast is not None:
             for request_id, slot in lost.items():
-                if request_id not in self._displaced:
+                if request_id not in self._triage.displaced:
                     self._forecast.evicted(slot)
             rows = ledger.table.rows(ledger.slots_of(lost))
             self._forecast.refresh(rows)
@@ -551,7 +342,7 @@ class PolicyRunner:
 
     def _ended(self, request_id: str, slot: int) -> None:
         seq = int(self._ledger.table.columns["seq"][slot])
-        self._notes.ended(request_id, slot, seq, self._index + 1)
+        self._notes.ended(request_id, slot, seq, self._steps.index + 1)
         if self._certificates is not None:
             self._certificates.ended(request_id, slot)
 
@@ -561,7 +352,7 @@ class PolicyRunner:
         seated = [slot for slot in slots if slot not in self._ledger.running]
         self._planner.admitted(seated, self._ledger.now_s)
         computed = sum(tokens.get(i, 0) for i in found)
-        self._notes.admitted(seated, self._index, computed)
+        self._notes.admitted(seated, self._steps.index, computed)
         return self._ledger.admitted(found)
 
     def _forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
@@ -570,123 +361,3 @@ class PolicyRunner:
         if kind == "tenant":
             self._planner.overdue.forget(codes[gone])
         return gone
-
-    def _wanting_room(self, waiting: Requests, running: Requests) -> int:
-        """Waiting rows that others might be displaced for."""
-        queue, batch = self._ledger.waiting, self._ledger.running
-        if not queue or not batch:
-            return 0
-        if self._by_class and queue.most_urgent >= batch.least_urgent:
-            return 0
-        # The policy's order moves with time, but not so fast that each step would change it.
-        if self._vain_at == self._ledger.changes and self._index < self._vain_until:
-            return 0
-        return self._planner.wanting_room(waiting, running, self._ledger.now_s)
-
-    def _demand(self, running: Requests, token_budget: int) -> Demand:
-        return demand(
-            running,
-            token_budget=token_budget,
-            block_tokens=self.engine.kv_block_tokens,
-            decode_tokens=self.engine.decode_budget_tokens,
-            grown=self.engine.decode_tokens,
-            chunk=self._planner.chunk,
-        )
-
-    def _ask_limits(self) -> None:
-        """The tightest of what the file, the policy and the controller say."""
-        ledger, engine = self._ledger, self.engine
-        limits = self._base
-        if self._asks_limits:
-            ledger.batch.settle()
-            running, waiting = ledger.view(ledger.running), ledger.view(ledger.waiting)
-            step = self._step(running, waiting, engine.max_running, 0, 0)
-            limits = self._within(self._guard.limits(step), limits)
-        if self._controller is not None:
-            limits = self._controlled(self._controller, limits)
-        self._limits = limits
-
-    def _controlled(self, controller: LimitController, most: Limits) -> Limits:
-        ledger = self._ledger
-        running = ledger.view(ledger.running)
-        try:
-            asked = controller.limits(running, ledger.batch, ledger.now_s, ledger.changes)
-        except Exception:
-            # The engine serves on, under the limits of the file.
-            self._controller = None
-            self.counters["limits_faults"] += 1
-            logger.exception("the controller of limits failed; they stay as the file has them")
-            return most
-        return self._within(asked, most, rows=len(running))
-
-    def _within(self, asked: Limits, most: Limits, *, rows: int | None = None) -> Limits:
-        """Every limit set, at most ``most``; room for all decodes, and a chunk of a block.
-
-        ``rows`` is how many may decode in the next step; None for as many as there are seats.
-        """
-        seats, tokens, chunk = (
-            ceiling if value is None else value if ceiling is None else min(value, ceiling)
-            for value, ceiling in zip(asked, most, strict=True)
-        )
-        engine = self.engine
-        block = engine.kv_block_tokens
-        least = max(engine.max_running * engine.decode_budget_tokens, block)
-        if rows is not None:
-            least = min(least, rows * engine.decode_budget_tokens + block)
-        # A budget below the decodes would starve the tail of the running requests; one below a
-        # prompt that has to go whole would hold it back for ever.
-        least = least if engine.chunks else engine.max_token_budget
-        tokens = max(tokens or 0, min(least, engine.max_token_budget))
-        return Limits(seats, tokens, None if chunk is None else max(chunk, block))
-
-    def _rest(self, running: Requests, waiting: Requests, blocks: int, seats: int) -> None:
-        """Nothing to plan; keep the accounts from lagging for ever."""
-        self._quiet_steps += 1
-        if self._quiet_steps >= MAX_QUIET_STEPS:
-            self._ledger.batch.settle()
-            self._deliver(self._step(running, waiting, seats, 0, blocks))
-
-    def _deliver(self, step: Step) -> None:
-        self._quiet_steps = 0
-        if self._ledger.events:
-            events = self._ledger.events
-            self._guard.hooks(lambda: events.deliver(step), events.silence)
-
-    def _step(
-        self,
-        running: Requests,
-        waiting: Requests,
-        seats: int,
-        tokens: int,
-        blocks: int,
-        admissions: int | None = None,
-    ) -> Step:
-        """``admissions`` may come at most, by default as many as seats are free."""
-        most = seats if admissions is None else admissions
-        engine, ledger = self.engine, self._ledger
-        return Step(
-            index=self._index,
-            now_s=ledger.now_s,
-            lag_steps=engine.lag_steps,
-            role=engine.role,
-            mixed=engine.mixed,
-            max_partial=engine.max_partial or engine.max_running,
-            decode_tokens=engine.decode_tokens,
-            max_running=engine.max_running,
-            max_token_budget=engine.max_token_budget,
-            total_kv_blocks=engine.total_kv_blocks,
-            kv_block_tokens=engine.kv_block_tokens,
-            seats=seats,
-            token_budget=tokens,
-            free_kv_blocks=blocks,
-            running=running,
-            waiting=waiting,
-            window=max(most, 0) + SPARE_ROWS,
-            step_s=ledger.batch.step_s,
-            busy_frac=self._busy.frac(ledger.now_s),
-            cost=engine.cost,
-        )
-
-
-def _limits_of(settings: LimitSettings) -> Limits:
-    return Limits(settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk)

@@ -360,7 +360,7 @@ class RunnerMachine(RuleBasedStateMachine):
         if self.hooks_hold:
             one = self.one
             nobody = one._ledger.view(one._ledger.running)
-            one._deliver(one._step(nobody, nobody, 0, 0, 0))
+            one._steps.deliver(one._steps.make(nobody, nobody, 0, 0, 0))
             assert set(balance.finished) == balance.arrived == set(range(self.made))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from batchpolicy.engine import Engine, EngineLimits, StepRecord
 from batchpolicy.requests import FloatArray
 from batchpolicy.step_cost import FormulaCost
 from batchpolicy.workload import Workload, WorkloadRequest
+from batchpolicy_tuning.past_future import DISTRIBUTIONS, PRESS, Lengths
 from batchpolicy_tuning.statistics import CONFIDENCE
 from batchpolicy_tuning.turned_signs import mean_interval
 
@@ -28,59 +28,6 @@ RATES = (0.005, 0.01, 0.03, 0.1)
 NOISY_RATES = (0.005, 0.02)
 LOG_SIGMA = 0.3
 EVICTED = 0.01
-PRESS = "R. Gong et al., Past-Future Scheduler, ASPLOS 2025, artifact's simulator as run by us"
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Uniform lengths of prompts and answers, and Past-Future's figures on them."""
-
-    name: str
-    prompt: tuple[int, int]
-    output: tuple[int, int]
-    max_tokens: int
-    published: tuple[tuple[str, float, float], ...]
-    """Way of admission, use and evicted part, each the middle of what was found."""
-
-
-DISTRIBUTIONS = (
-    Lengths(
-        "D1: prompts 32-4096, answers 2048-4096",
-        (32, 4096),
-        (2048, 4096),
-        4096,
-        (
-            ("aggressive", 0.985, 0.951),
-            ("conservative", 0.578, 0.0),
-            ("Past-Future", 0.9335, 0.0825),
-            ("theoretical optimum", 0.947, 0.0),
-        ),
-    ),
-    Lengths(
-        "D2: prompts and answers 3000-5000",
-        (3000, 5000),
-        (3000, 5000),
-        5120,
-        (
-            ("aggressive", 0.978, 0.986),
-            ("conservative", 0.717, 0.0),
-            ("Past-Future", 0.92, 0.073),
-            ("theoretical optimum", 0.928, 0.0),
-        ),
-    ),
-    Lengths(
-        "D3: prompts 2048-4096, answers 32-4096",
-        (2048, 4096),
-        (32, 4096),
-        4096,
-        (
-            ("aggressive", 0.981, 0.342),
-            ("conservative", 0.595, 0.0),
-            ("Past-Future", 0.9455, 0.03),
-            ("theoretical optimum", 0.967, 0.0),
-        ),
-    ),
-)
 
 
 class Way(NamedTuple):

@@ -232,11 +232,11 @@ def test_seats_are_cut_after_a_preemption_and_come_back_one_by_one() -> None:
 
 def test_displacing_for_the_urgent_is_no_want_of_blocks() -> None:
     plant = Plant(STEADY, target_s=10.0)
-    controller = plant.runner._controller
+    controller = plant.runner._limits.controller
     assert controller is not None
     plant.add_decodes(4)
     plant.plan()
-    plant.runner._for_others = 1
+    plant.runner._limits._for_others = 1
     plant.runner.scheduled({}, {}, ["d3"])
     assert controller._kv_seats is None
 

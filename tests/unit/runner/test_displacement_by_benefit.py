@@ -11,7 +11,7 @@ from batchpolicy.policy import Policy, Ranking, Step
 from batchpolicy.preemption import Preemption
 from batchpolicy.requests import FloatArray, IntArray, Requests, Status
 from batchpolicy.runner import Plan
-from batchpolicy.runner.runner import VAIN_STEPS
+from batchpolicy.runner.triage import VAIN_STEPS
 from tests.support.policies import Arrival, Patched
 from tests.support.rig import Rig
 

@@ -10,8 +10,7 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.policy import Step, Tags
 from batchpolicy.requests import FloatArray, IntArray, Requests, Status
 from batchpolicy.runner import Plan
-from batchpolicy.runner.planner import SPARE_ROWS
-from batchpolicy.runner.runner import MAX_QUIET_STEPS
+from batchpolicy.runner.step_maker import MAX_QUIET_STEPS, SPARE_ROWS
 from batchpolicy.terms import Fairness
 from batchpolicy.testing.data import COST
 from tests.support.mini_engine import Job, MiniEngine

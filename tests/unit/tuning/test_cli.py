@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from batchpolicy.cli import main
-from batchpolicy_tuning import cli, output
+from batchpolicy_tuning import output
+from batchpolicy_tuning.cli import compare
 
 ROOT = Path(__file__).parents[3]
 ENGINES = "tests.support.serial_engine"
@@ -122,7 +123,7 @@ def test_a_table_that_nobody_reads_costs_no_file(
     def unread(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(cli, "show", unread)
+    monkeypatch.setattr(compare, "show", unread)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     path = tmp_path / "out.json"
     assert main(["ab", "fcfs", "priority", *SMALL, "--quiet", "--json", str(path)]) == 1

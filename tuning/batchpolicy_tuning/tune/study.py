@@ -13,11 +13,12 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from batchpolicy import registry
-from batchpolicy.config import PolicyConfig, config_named, read_document
+from batchpolicy.config import PolicyConfig, config_named
 from batchpolicy.document import Document
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import Profile, load_profile
+from batchpolicy.reading import read_document
 from batchpolicy.targets import Measurand, Target, parse_measurands, parse_target
 from batchpolicy_tuning.tune.judging import Goal, Limit
 from batchpolicy_tuning.tune.measuring import cannot_measure

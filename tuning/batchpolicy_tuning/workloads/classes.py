@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from batchpolicy.component import Component
-from batchpolicy.config import read_document
 from batchpolicy.errors import WorkloadError
+from batchpolicy.reading import read_document
 from batchpolicy.workload import Workload, WorkloadRequest
 
 _SHOWN_FAULTS = 10

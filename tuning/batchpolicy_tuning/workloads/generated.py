@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field
 
 from batchpolicy.component import Component
-from batchpolicy.config import read_document
 from batchpolicy.errors import ConfigError, WorkloadError
+from batchpolicy.reading import read_document
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.workloads.draws import generator
 from batchpolicy_tuning.workloads.lengths import Sample

@@ -1,9 +1,8 @@
-"""The ``ab`` command."""
+"""The command itself: from its options to tables, files and a status."""
 
 from __future__ import annotations
 
 import functools
-import math
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -12,19 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
 from batchpolicy import registry
 from batchpolicy.cli import GATE_FAILED, INVALID
@@ -32,15 +18,16 @@ from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import load_profile
 from batchpolicy.targets import parse_gates
-from batchpolicy_tuning import ab, document, gates, output, table
+from batchpolicy_tuning import ab, document, gates, output
 from batchpolicy_tuning.arms import arms_named
+from batchpolicy_tuning.cli.options import only_engine, parse_loads, parse_margin
+from batchpolicy_tuning.cli.progress import progress_shown
+from batchpolicy_tuning.cli.tables import console, show
 from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
 MOST_PROCESSES = 8
 """Processes that are started unasked: each holds an engine in memory."""
-_LOADS = (0.01, 10.0)
-_STYLES = {"": "", "better": "green", "worse": "red", "dim": "dim", "bold": "bold"}
 
 app = typer.Typer(add_completion=False)
 
@@ -175,11 +162,11 @@ def compare(
         gates=asked,
     )
     with interrupted_once():
-        with _progress(quiet) as progress:
+        with progress_shown(quiet) as progress:
             results = ab.run_comparison(plan, progress)
         lost: OSError | SystemExit | None = None
         try:
-            show(results, _console())
+            show(results, console())
             sys.stdout.flush()
         except (OSError, SystemExit) as fault:
             lost = fault  # the files may be had even so; rich exits where nobody reads
@@ -217,50 +204,6 @@ def exit_status(results: ab.Results) -> int:
     return INVALID if gates.is_invalid(judged) else 0
 
 
-def parse_margin(text: str) -> float:
-    """The part that ``5%`` is.
-
-    Raises
-    ------
-    ConfigError
-        When it is no percentage over 0 and under 100.
-    """
-    try:
-        percent = float(text.removesuffix("%")) if text.endswith("%") else math.nan
-    except ValueError:
-        percent = math.nan
-    if not 0.0 < percent < 100.0:
-        raise ConfigError(f"--margin: {text!r} is no percentage over 0%, under 100%; write 5%")
-    return percent / 100.0
-
-
-def parse_loads(text: str) -> list[float]:
-    """The loads in ``0.9,1.1``, in that order.
-
-    Raises
-    ------
-    ConfigError
-        When one is no number from 0.01 to 10, or comes twice.
-    """
-    loads: list[float] = []
-    for part in text.split(","):
-        try:
-            number = float(part)
-        except ValueError:
-            number = math.nan
-        if not (0.0 < number < math.inf):
-            raise ConfigError(
-                f"--load: {part.strip()!r} is no positive number; write 0.9 or 0.9,1.1"
-            )
-        least, most = _LOADS
-        if not least <= number <= most:
-            raise ConfigError(f"--load: {number:g} is outside {least:g} to {most:g}")
-        if number in loads:
-            raise ConfigError(f"--load: {number:g} is given twice.")
-        loads.append(number)
-    return loads
-
-
 def _page() -> Callable[[Mapping[str, Any]], str]:
     """What makes the page; asked for before any run, as it may lack what it draws with."""
     try:
@@ -271,116 +214,3 @@ def _page() -> Callable[[Mapping[str, Any]], str]:
             "pip install 'batchpolicy[tuning]'"
         ) from missing
     return page
-
-
-def only_engine() -> str:
-    """The engine that is installed; ``vllm`` when there are several."""
-    known = registry.names(registry.ENGINES)
-    return known[0] if len(known) == 1 else "vllm"
-
-
-def show(results: ab.Results, console: Console) -> None:
-    """Print tables, then who gains and who pays, for each load."""
-    for at in results.loads:
-        console.print()
-        console.print(Text(table.title(results, at), style="bold"))
-        console.print(Text(table.legend(results), style="dim"))
-        for sheet in table.sheets(results, at, console.width):
-            console.print(_drawn(sheet))
-        for arm in range(1, len(results.plan.arms)):
-            for line in table.summary(results, at, arm):
-                indent = len(line.text) - len(line.text.lstrip())
-                text = Text(line.text.strip(), style=_STYLES[line.mood])
-                console.print(Padding(text, (0, 0, 0, indent)))
-            for judged in table.gate_lines(results, at, arm):
-                console.print(Text(judged.text, style=_STYLES[judged.mood]))
-        for queue in table.queues(results, at):
-            console.print(Text(queue, style="dim"))
-        for warning in table.warnings(results, at):
-            console.print(Text(warning, style="bold red"))
-    console.print()
-    for note in table.notes(results):
-        console.print(Text(note, style="dim"))
-
-
-def _console() -> Console:
-    """Standard output; files and pipes, which have no width, get 120 columns."""
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120
-    return console
-
-
-def _drawn(sheet: table.Sheet) -> Table:
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for i, header in enumerate(sheet.headers):
-        drawn.add_column(header, justify="left" if i == 0 or header == "gain" else "right")
-    for section in sheet.sections:
-        drawn.add_row(Text(section.name, style="bold"))
-        for row in section.rows:
-            first, *others = (Text(cell.text, style=_STYLES[cell.mood]) for cell in row)
-            drawn.add_row(Text("  ") + first, *others)
-    return drawn
-
-
-@contextmanager
-def _progress(quiet: bool) -> Generator[ab.Progress, None, None]:
-    """How far the comparison is, on stderr: bars on a terminal, else a line per 10%."""
-    if quiet:
-        yield _Silent()
-        return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-        yield _Bars(bars)
-
-
-class _Silent:
-    def stage(self, text: str, total: int) -> None:
-        pass
-
-    def advance(self) -> None:
-        pass
-
-
-class _Bars:
-    """One bar for each stage; those before stay full."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._task: TaskID | None = None
-
-    def stage(self, text: str, total: int) -> None:
-        self._task = self._bars.add_task(text, total=total)
-
-    def advance(self) -> None:
-        if self._task is not None:
-            self._bars.advance(self._task)
-
-
-class _Lines:
-    """A line at the start of each stage and after each tenth of it."""
-
-    def __init__(self) -> None:
-        self._total = self._done = 0
-        self._text = ""
-
-    def stage(self, text: str, total: int) -> None:
-        self._text, self._total, self._done = text, total, 0
-        print(f"{text} ...", file=sys.stderr, flush=True)
-
-    def advance(self) -> None:
-        before, self._done = 10 * self._done // self._total, self._done + 1
-        if self._total >= 10 and 10 * self._done // self._total > before:
-            part = f"{self._done} of {self._total} ({100 * self._done // self._total}%)"
-            print(f"{self._text}: {part}", file=sys.stderr, flush=True)
