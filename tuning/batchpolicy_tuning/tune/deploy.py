@@ -41,7 +41,9 @@ def policy_document(config: PolicyConfig) -> dict[str, Any]:
         if part is None:
             continue
         if name == "predictor":
-            found[name] = {"name": _elsewhere(part.name, part.base), **_plain(part.params)}
+            # Made, it has the whole paths of its files.
+            said = part.build().model_dump(mode="json", by_alias=True, exclude_unset=True)
+            found[name] = {"name": _elsewhere(part.name, part.base), **said}
         elif isinstance(part, str):
             found[name] = part
         else:

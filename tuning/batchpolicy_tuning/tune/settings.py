@@ -13,6 +13,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
+from batchpolicy.component import Component
 from batchpolicy.config import PolicyConfig, PolicySpec, config_named
 from batchpolicy.document import Document, Loc, dotted, short
 from batchpolicy.engine import EngineLimits
@@ -47,20 +48,20 @@ class Setting:
     def key(self) -> str:
         """Equal for settings that cannot differ in a run."""
         config = self.config
-        rest = config.model_dump(mode="json", exclude={"policy", "title"})
-        made = config.build_policy()
-        said = [
-            f"{type(made).__module__}:{type(made).__qualname__}",
-            made.model_dump(mode="json"),
-            rest,
-            asdict(self.limits),
-        ]
+        rest = config.model_dump(mode="json", exclude={"policy", "predictor", "title"})
+        predictor = None if config.predictor is None else _said_of(config.predictor.build())
+        said = [_said_of(config.build_policy()), predictor, rest, asdict(self.limits)]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
 
     def shown(self) -> dict[str, Value]:
         """What is set, flat: the policy, what its file says of it, and the tuned limits."""
         limits = {name: getattr(self.limits, name) for name in TUNED_LIMITS}
         return {POLICY: self.config.label, **_flat(self.config.policy.params), **limits}
+
+
+def _said_of(made: Component) -> list[object]:
+    """What a policy or a predictor is, wherever its file lies."""
+    return [f"{type(made).__module__}:{type(made).__qualname__}", made.model_dump(mode="json")]
 
 
 @dataclass(frozen=True, slots=True)

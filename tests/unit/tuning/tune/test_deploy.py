@@ -9,6 +9,7 @@ from batchpolicy.config import config_named, load_config
 from batchpolicy.engine import EngineLimits
 from batchpolicy_tuning.tune.deploy import flags, write_policy
 from batchpolicy_tuning.tune.settings import Setting
+from tests.support.small_model import saved
 
 POLICIES = Path(__file__).parents[4] / "examples" / "policies"
 LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048, kv_blocks=1000)
@@ -32,6 +33,27 @@ def test_a_class_in_a_file_is_found_from_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     write_policy(setting, path, [])
     assert Setting(load_config(path), LIMITS).key == setting.key
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        "{name: gradient-boosting, model: small.bp}",
+        "{name: tracked, inner: {name: gradient-boosting, model: small.bp}}",
+    ],
+)
+def test_a_model_is_found_from_anywhere(tmp_path: Path, predictor: str) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    saved(home)
+    file = home / "policy.yaml"
+    file.write_text(
+        f"apiVersion: batchpolicy/v1\nkind: Policy\npolicy: fcfs\npredictor: {predictor}\n"
+    )
+    setting = Setting(load_config(file), LIMITS)
+    write_policy(setting, away / "policy.yaml", [])
+    assert str(home / "small.bp") in (away / "policy.yaml").read_text()
 
 
 def test_flags_are_those_of_each_engine() -> None:
