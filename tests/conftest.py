@@ -1,0 +1,9 @@
+"""What holds for all tests."""
+
+from hypothesis import HealthCheck, settings
+
+# How fast the machine is today is no property of ours.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
