@@ -3,7 +3,6 @@
 from hypothesis import HealthCheck, settings
 
 # How fast the machine is today is no property of ours.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+SLOW = [HealthCheck.too_slow]
+settings.register_profile("any machine", deadline=None, suppress_health_check=SLOW)
 settings.load_profile("any machine")
