@@ -33,12 +33,10 @@ Call = Callable[..., Any]
 
 def _before_prefills(scheduler: Any) -> tuple[str, Callable[[Driver, Call], Call]]:
     """The call in which a step is planned, as it is settled who runs, and what goes around it."""
-    kind = type(scheduler)
-    defer = getattr(kind, "_should_defer_prefill", None)
     # Since 0.5.23 it is told who runs.
-    if defer is not None and batches.is_told(defer, "running_batch"):
+    if batches.is_told(scheduler, "_should_defer_prefill", "running_batch"):
         return "_should_defer_prefill", _defer
-    if batches.is_told(kind.get_new_batch_prefill, "running_batch"):
+    if batches.is_told(scheduler, "get_new_batch_prefill", "running_batch"):
         return "get_new_batch_prefill", _prefill
     return "get_new_batch_prefill", _prefill_of(scheduler)
 

@@ -58,4 +58,5 @@ def _tokens(prompt: list[int]) -> Any:
 @cache
 def _takes_lists() -> bool:
     """Before 0.5.13 tokens travel as lists."""
-    return "List[int]" in str(names.io_struct.TokenizedGenerateReqInput.__annotations__["input_ids"])
+    annotations = names.io_struct.TokenizedGenerateReqInput.__annotations__
+    return "List[int]" in str(annotations["input_ids"])

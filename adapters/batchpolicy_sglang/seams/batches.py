@@ -12,7 +12,7 @@ from batchpolicy_sglang.seams import upstream
 
 def schedule(scheduler: Any) -> Any:
     """The batch of the next step, None for none."""
-    if is_told(type(scheduler).get_next_batch_to_run, "running_batch"):
+    if is_told(scheduler, "get_next_batch_to_run", "running_batch"):
         plan = scheduler.get_next_batch_to_run(
             running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
         )
@@ -24,10 +24,15 @@ def schedule(scheduler: Any) -> Any:
     return scheduler.cur_batch
 
 
+def is_told(scheduler: Any, method: str, what: str) -> bool:
+    """Whether a method of a scheduler's class takes an argument of that name."""
+    return _takes(type(scheduler), method, what)
+
+
 @cache
-def is_told(function: Any, what: str) -> bool:
-    """Whether a function of SGLang's takes an argument of that name."""
-    return what in signature(function).parameters
+def _takes(kind: Any, method: str, what: str) -> bool:
+    found = getattr(kind, method, None)
+    return found is not None and what in signature(found).parameters
 
 
 def batch_of(plan: Any) -> Any:
@@ -46,7 +51,7 @@ def run(scheduler: Any, batch: Any, end_s: float, take: Callable[[Any, Any, floa
         scheduler.last_batch = batch
         return
     last = scheduler.last_batch
-    told = is_told(type(scheduler).is_disable_overlap_for_batch, "last_batch")
+    told = is_told(scheduler, "is_disable_overlap_for_batch", "last_batch")
     more = {"last_batch": last} if told else {}
     at_once = scheduler.is_disable_overlap_for_batch(batch, **more)
     if at_once:

@@ -56,4 +56,3 @@ class KvProbe:
                 continue
             freed.append(-(-own(req) // page) + alone(tree, req) // page)
         return np.array(freed, dtype=np.int64)
-

@@ -97,6 +97,4 @@ def _context_has_sizes() -> bool:
         parallel = upstream.runtime_context().get_parallel()
     except ImportError:
         return False
-    return hasattr(type(parallel), "pp_max_micro_batch_size") or hasattr(
-        parallel, "pp_max_micro_batch_size"
-    )
+    return hasattr(parallel, "pp_max_micro_batch_size")

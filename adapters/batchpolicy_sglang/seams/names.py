@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 from batchpolicy.errors import EngineUnavailable

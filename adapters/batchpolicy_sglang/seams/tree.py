@@ -8,7 +8,7 @@ from batchpolicy_sglang.seams import upstream
 
 
 def match(tree: Any, req: Any) -> int:
-    """Tokens of a request that are cached; what was found is a use of it, and ``req.last_node``."""
+    """Tokens of a request that are cached, down to ``req.last_node``; to look is to use them."""
     look_up = upstream.match_kv_cache()
     if look_up is not None:
         look_up(req, tree)

@@ -19,6 +19,7 @@ from tests.support.sglang_replays import (
     TIGHT,
     plain,
     random_requests,
+    seeds,
     serve,
 )
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("limits", EVERY_LIMITS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_every_answer_has_its_length_and_a_second_run_is_the_same(
     seed: int, limits: EngineLimits, overlap: bool
 ) -> None:
