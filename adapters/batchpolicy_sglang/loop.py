@@ -23,7 +23,11 @@ from batchpolicy_sglang.clients import Clients
 from batchpolicy_sglang.front import Front
 from batchpolicy_sglang.seams import batches, ends, names
 
-_NO_LOGITS = SimpleNamespace(hidden_states=None) if names.runtime_context is None else None
+_NO_LOGITS: Any = (
+    SimpleNamespace(hidden_states=None, customized_info=None, next_token_logprobs=None)
+    if names.runtime_context is None
+    else None
+)
 """Before 0.5.13 SGLang looks into them in any case."""
 _STAMP_S = 1.0
 """SGLang takes a stamp of 0 for none at all."""
