@@ -26,6 +26,7 @@ from batchpolicy.runner.forecast import MEDIAN, Forecast
 from batchpolicy.runner.foresight import Foresight
 from batchpolicy.runner.giving_way import chunk_giving_way
 from batchpolicy.runner.guard import Guard
+from batchpolicy.runner.hits import Hits
 from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.overdue import Overdue
 from batchpolicy.runner.peak import Peak
@@ -96,6 +97,9 @@ class PolicyRunner:
             queue.max_waiting,
             preemption,
         )
+        self._hits: Hits | None = None
+        if probe is not None and "prefix" in self.policy.tags.requires:
+            self._hits = Hits(self._ledger.table, probe)
         self._ceilings = Limits(
             engine.max_running, engine.max_token_budget, engine.max_prefill_chunk
         )
@@ -285,6 +289,8 @@ class PolicyRunner:
     def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
         ledger, engine = self._ledger, self.engine
         ceiling = self._limits.token_budget or engine.max_token_budget
+        if self._hits is not None and free_seats > 0 and not self._held():
+            self._hits.look_up(ledger.view(ledger.waiting), self._index)
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
         # Each running row takes a block or two at most, and prompts those of the budget.
         most = 2 * len(running) + ceiling // engine.kv_block_tokens
