@@ -47,8 +47,8 @@ def make_scheduler(
 ) -> Any:
     """A scheduler with these limits, whose messages to clients go to ``sink``.
 
-    ``order`` is one of its own, ``fcfs`` or ``priority`` (lower is more urgent, nobody is
-    displaced); ``set_up`` is called with it before it serves.
+    ``order`` is one of its own: ``priority`` (lower is more urgent, nobody is displaced), or
+    what ``--schedule-policy`` takes; ``set_up`` is called with it before it serves.
     """
     args = names.server_args.ServerArgs(
         model_path=_folder(limits.max_model_len),
@@ -70,6 +70,7 @@ def make_scheduler(
         max_prefill_tokens=limits.max_num_batched_tokens,
         disable_radix_cache=not limits.prefix_cache,
         disable_overlap_schedule=not limits.async_scheduling,
+        schedule_policy="fcfs" if order == "priority" else order,
         enable_priority_scheduling=order == "priority",
         schedule_low_priority_values_first=True,
         disable_priority_preemption=True,

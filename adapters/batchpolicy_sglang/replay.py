@@ -61,6 +61,10 @@ class SglangReplay(Engine):
     )
     scheduler_cost_notes: ClassVar[tuple[str, ...]] = overhead.NOTES
 
+    def __init__(self, schedule_policy: str = "fcfs") -> None:
+        """``schedule_policy`` is SGLang's order where no policy is given."""
+        self._schedule_policy = schedule_policy
+
     @property
     @override
     def version(self) -> str:
@@ -81,7 +85,7 @@ class SglangReplay(Engine):
         self._refuse_what_it_cannot_do(workload)
         _refuse_limits_that_it_lacks(limits, self.without)
         clock, books = Clock(), Books(workload)
-        order = "fcfs" if config is None else config.native_order()
+        order = self._schedule_policy if config is None else config.native_order()
         front = Front(workload, limits, native=order is not None)
         if order is not None:
             _refuse_what_cannot_fit(workload, limits, front)
