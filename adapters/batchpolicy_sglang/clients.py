@@ -45,6 +45,7 @@ class Clients:
             top_logprobs_num=0,
             token_ids_logprob=None,
             stream=False,
+            lora_id=r.lora or None,
             # The replay sets SGLang up so that lower is more urgent. To a policy, 0 is what a
             # request without a priority has, as on vLLM's wire.
             priority=(r.priority or None) if self._planned else r.priority,

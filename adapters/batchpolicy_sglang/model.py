@@ -15,7 +15,7 @@ from typing import Any
 from batchpolicy.engine import EngineLimits
 from batchpolicy_sglang.quiet import silence
 from batchpolicy_sglang.seams import names
-from batchpolicy_sglang.seams.construct import construct, settle
+from batchpolicy_sglang.seams.construct import construct, let_adapters_in, settle
 
 # Smallest model that SGLang will load; it is never run.
 _MODEL = {
@@ -80,6 +80,8 @@ def make_scheduler(
     silence()
     with _no_collection():
         made = construct(_scheduler_class(), args)
+    if limits.max_loras is not None:
+        let_adapters_in(made, limits.max_loras)
     made.enable_skip_finishing_decode = limits.async_scheduling
     made.ipc_channels.send_to_tokenizer.send_output = _first_to(sink)
     if set_up is not None:

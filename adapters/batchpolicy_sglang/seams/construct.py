@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 from batchpolicy_sglang.seams import names
@@ -35,6 +37,16 @@ def construct(kind: Any, args: Any) -> Any:
     if not hasattr(made, "result_queue"):
         made.result_queue = deque()
     return made
+
+
+def let_adapters_in(scheduler: Any, most: int) -> None:
+    """Let a scheduler admit by SGLang's rule for adapters, though none is loaded."""
+    manager = import_module("sglang.srt.lora.lora_manager").LoRAManager
+    pool = SimpleNamespace(max_loras_per_batch=most, num_pinned_loras=0)
+    scheduler.enable_lora, scheduler.max_loras_per_batch = True, most
+    scheduler.tp_worker.model_runner.lora_manager = SimpleNamespace(
+        validate_lora_batch=partial(manager.validate_lora_batch, pool)
+    )
 
 
 _PLACES = ("gpu_id", "tp_rank", "moe_ep_rank", "pp_rank", "attn_cp_rank", "moe_dp_rank")

@@ -34,6 +34,11 @@ def set_limits(scheduler: Any, limits: Limits) -> None:
         scheduler.max_prefill_tokens = limits.token_budget
 
 
+def max_loras(scheduler: Any) -> int | None:
+    """Adapters that may run at once, the base model being one; None without adapters."""
+    return int(scheduler.max_loras_per_batch) if scheduler.enable_lora else None
+
+
 def free_seats(scheduler: Any, running_batch: Any) -> int:
     """Requests that may start in this step."""
     taken = len(running_batch.reqs) + (scheduler.chunked_req is not None)

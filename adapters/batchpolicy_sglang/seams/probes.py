@@ -38,6 +38,7 @@ _ATTRIBUTES = (
     "chunked_prefill_size",
     "is_mixed_chunk",
     "enable_overlap",
+    "enable_lora",
     "schedule_low_priority_values_first",
     "waiting_queue",
     "running_batch",

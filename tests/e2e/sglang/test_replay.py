@@ -126,7 +126,6 @@ def test_what_is_asked_of_it_in_vain_is_refused_with_a_sentence() -> None:
     one = [plain("a", 0.0, 10, 1)]
     for limits, said in (
         (replace(AMPLE, watermark=0.1), "keeps no limit watermark"),
-        (replace(AMPLE, max_loras=1), "keeps no limit max_loras"),
         (replace(AMPLE, max_num_batched_tokens=100), "expected a multiple of the 16 tokens"),
     ):
         with pytest.raises(WorkloadError, match=said):
@@ -140,3 +139,24 @@ def test_what_is_asked_of_it_in_vain_is_refused_with_a_sentence() -> None:
         SglangReplay().replay(
             Workload("w", (plain("a", 0.0, 10, 9),)), None, AMPLE, COST, max_steps=2
         )
+
+
+def test_so_many_adapters_run_at_once_as_there_are_places_and_the_base_model_takes_one() -> None:
+    limits = replace(AMPLE, max_loras=2)
+    requests = [plain(name, 0.0, 16, 4, lora=lora) for name, lora in _ADAPTERS]
+    for config in (None, PolicyConfig(policy=PolicySpec(name="shortest-first"))):
+        steps = serve(requests, limits, config).steps
+        of = dict(_ADAPTERS)
+        together = [{of[rid] for rid in s.tokens} for s in steps if s.tokens]
+        assert max(map(len, together)) == 2
+        # Whose adapter runs goes past those that wait for a place.
+        assert {"A", ""} == together[0]
+        assert set(steps[0].tokens) == {"a1", "base", "a2"}
+
+
+_ADAPTERS = (("a1", "A"), ("base", ""), ("b1", "B"), ("a2", "A"))
+
+
+def test_adapters_without_a_number_of_places_are_refused() -> None:
+    with pytest.raises(WorkloadError, match="say how many may run at once"):
+        serve([plain("a", 0.0, 16, 4, lora="A")], AMPLE)
