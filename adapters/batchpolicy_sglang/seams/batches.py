@@ -26,7 +26,8 @@ def schedule(scheduler: Any) -> Any:
 
 def is_told(scheduler: Any, method: str, what: str) -> bool:
     """Whether a method of a scheduler's class takes an argument of that name."""
-    return _takes(type(scheduler), method, what)
+    kind: Any = scheduler.__class__
+    return _takes(kind, method, what)
 
 
 @cache
@@ -166,7 +167,8 @@ def in_batches(scheduler: Any) -> Iterable[Any]:
     """Requests of the batch that runs and of the last one, each once."""
     collect = getattr(scheduler, "collect_inflight_reqs", None)
     if collect is not None:
-        return iter(collect())
+        inflight: Iterable[Any] = collect()
+        return inflight
     # Before 0.5.20, which we serve on one rank.
     batches = (scheduler.running_batch, scheduler.last_batch)
     found = {id(req): req for batch in batches if batch is not None for req in batch.reqs}

@@ -12,6 +12,7 @@ from batchpolicy.errors import StepLimitReached, WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.workload import Workload
 from batchpolicy_sglang.replay import SglangReplay
+from batchpolicy_sglang.seams import names
 from tests.support.sglang_replays import (
     AMPLE,
     COST,
@@ -50,8 +51,9 @@ def test_every_answer_has_its_length_and_a_second_run_is_the_same(
 def test_no_kv_is_held_after_the_last_answer(limits: EngineLimits, overlap: bool) -> None:
     limits = replace(limits, async_scheduling=overlap)
     requests = random_requests(5, limits)
-    # What comes last finds the pool as the others have left it.
-    requests.append(plain("last", 1000.0, 10, 1))
+    # What comes last finds the pool as the others have left it; in 0.5.11 with overlap, who is
+    # aborted at the very end leaves in a step of the next one.
+    requests += [plain("next", 1000.0, 10, 1), plain("last", 2000.0, 10, 1)]
     steps = serve(requests, limits).steps
     at_last = next(s for s in steps if "last" in s.tokens)
     assert at_last.free_kv_blocks == limits.kv_blocks - 1
@@ -72,6 +74,7 @@ def test_a_step_prefills_or_decodes_and_prefills_go_first() -> None:
     assert served.column("first_token_s")["b"] == pytest.approx(0.0221 + 0.013)
 
 
+@pytest.mark.skipif(names.runtime_context is None, reason="0.5.13 and before cut otherwise")
 def test_one_prompt_is_cut_at_the_budget_and_the_next_waits_for_its_last_part() -> None:
     served = serve([plain("a", 0.0, 200, 1), plain("b", 0.0, 100, 1)], AMPLE)
     assert [dict(s.tokens) for s in served.steps if s.tokens] == [
