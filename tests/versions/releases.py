@@ -102,7 +102,8 @@ class Releases:
         """Run the tests on the files in a folder, and tell how they went."""
         log = self.cache / f"{release}.log"
         environment = os.environ | dict(self.environment(release))
-        environment["PYTHONPATH"] = str(folder)
+        before = os.environ.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
         limit_s = int(os.environ.get("LIMIT_S", self.limit_s))
         found = subprocess.run(
             [sys.executable, "-c", f"import {self.package}; print({self.package}.__file__)"],

@@ -133,8 +133,8 @@ def test_what_is_asked_of_it_in_vain_is_refused_with_a_sentence() -> None:
     ):
         with pytest.raises(WorkloadError, match=said):
             serve(one, limits)
-    with pytest.raises(WorkloadError, match="requests have lora"):
-        serve([plain("a", 0.0, 10, 1, lora="x")], AMPLE)
+    with pytest.raises(WorkloadError, match="requests have ready_at_s"):
+        serve([plain("a", 0.0, 10, 1, ready_at_s=1.0)], AMPLE)
     # 24 blocks of 16 tokens are 384, of which SGLang keeps one page and some tokens.
     with pytest.raises(WorkloadError, match="would cut these requests short"):
         serve([plain("a", 0.0, 200, 200)], replace(TIGHT, max_model_len=512))
