@@ -13,6 +13,7 @@
 #   SGLANG_VERSION    release of SGLang in .venv-sglang, and
 #   SGLANG_TORCH      the torch build beside it, from where TORCH_CPU is from.
 #   VLLM_VERSIONS     releases of vLLM that `make test-vllm-versions` takes the Python files of.
+#   SGLANG_VERSIONS   releases of SGLang, of `make test-sglang-versions`.
 #   DEMO              arguments of `batchpolicy ab` in `make demo`.
 #   PYTEST            further arguments for pytest, for example PYTEST='-k fairness -x'.
 
@@ -23,6 +24,7 @@ TORCH_INDEX      ?= https://download.pytorch.org/whl/cpu
 SGLANG_VERSION   ?= 0.5.23
 SGLANG_TORCH     ?= torch==2.13.0+cpu
 VLLM_VERSIONS    ?= 0.20.0 0.25.0 0.30.0 0.31.0 0.33.0
+SGLANG_VERSIONS  ?= 0.5.11 0.5.15 0.5.17 0.5.20 0.5.22 0.5.23
 DEMO             ?= fcfs priority benefit --engine vllm --workload chat-and-batch --load 0.9
 PYTEST           ?=
 
@@ -187,6 +189,11 @@ test-sglang: .venv-sglang types-sglang ## tests on the real SGLang: scheduler, r
 test-vllm-versions: .venv-vllm ## tests without executor on other releases of vLLM
 	$(vllm_env) $(vllm)/python tests/versions/run_vllm.py $(VLLM_VERSIONS)
 
+# The same for SGLang, 35 to 120 MB each, in .sglang-versions.
+.PHONY: test-sglang-versions
+test-sglang-versions: .venv-sglang ## tests without executor on other releases of SGLang
+	$(sglang_env) $(sglang)/python tests/versions/run_sglang.py $(SGLANG_VERSIONS)
+
 # --- upkeep ---------------------------------------------------------------------------------
 
 .PHONY: format
@@ -209,4 +216,4 @@ clean: ## remove build outputs and caches
 
 .PHONY: distclean
 distclean: clean ## remove the environments as well
-	rm -rf .venv .venv-sglang .venv-vllm .vllm-versions
+	rm -rf .venv .venv-sglang .venv-vllm .sglang-versions .vllm-versions

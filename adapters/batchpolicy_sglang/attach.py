@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 from batchpolicy_sglang.driver import Driver
@@ -34,11 +33,12 @@ Call = Callable[..., Any]
 
 def _before_prefills(scheduler: Any) -> tuple[str, Callable[[Driver, Call], Call]]:
     """The call in which a step is planned, as it is settled who runs, and what goes around it."""
-    defer = getattr(scheduler, "_should_defer_prefill", None)
     # Since 0.5.23 it is told who runs.
-    if defer is not None and "running_batch" in signature(defer).parameters:
+    if batches.is_told(scheduler, "_should_defer_prefill", "running_batch"):
         return "_should_defer_prefill", _defer
-    return "get_new_batch_prefill", _prefill
+    if batches.is_told(scheduler, "get_new_batch_prefill", "running_batch"):
+        return "get_new_batch_prefill", _prefill
+    return "get_new_batch_prefill", _prefill_of(scheduler)
 
 
 def _defer(driver: Driver, native: Call) -> Call:
@@ -59,6 +59,16 @@ def _prefill(driver: Driver, native: Call) -> Call:
     return get_new_batch_prefill
 
 
+def _prefill_of(scheduler: Any) -> Callable[[Driver, Call], Call]:
+    def around(driver: Driver, native: Call) -> Call:
+        def get_new_batch_prefill() -> Any:
+            return native() if driver.before_step(scheduler.running_batch) else None
+
+        return get_new_batch_prefill
+
+    return around
+
+
 def _queue(driver: Driver, native: Call) -> Call:
     def _add_request_to_queue(req: Any, *args: Any, **kwargs: Any) -> None:
         native(req, *args, **kwargs)
@@ -71,7 +81,7 @@ def _queue(driver: Driver, native: Call) -> Call:
 def _schedule(driver: Driver, native: Call) -> Call:
     def get_next_batch_to_run(*args: Any, **kwargs: Any) -> Any:
         plan = native(*args, **kwargs)
-        driver.after_step(plan.batch_to_run)
+        driver.after_step(batches.batch_of(plan))
         return plan
 
     return get_next_batch_to_run

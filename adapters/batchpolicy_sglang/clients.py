@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from functools import cache
 from typing import Any
 
 from batchpolicy.prompts import STOP, Prompts, said
@@ -34,7 +35,7 @@ class Clients:
         return names.io_struct.TokenizedGenerateReqInput(
             rid=r.id,
             input_text="",
-            input_ids=array("q", prompt),
+            input_ids=_tokens(prompt),
             input_embeds=None,
             mm_inputs=None,
             token_type_ids=None,
@@ -44,7 +45,19 @@ class Clients:
             top_logprobs_num=0,
             token_ids_logprob=None,
             stream=False,
+            lora_id=r.lora or None,
             # The replay sets SGLang up so that lower is more urgent. To a policy, 0 is what a
             # request without a priority has, as on vLLM's wire.
             priority=(r.priority or None) if self._planned else r.priority,
         )
+
+
+def _tokens(prompt: list[int]) -> Any:
+    return prompt if _takes_lists() else array("q", prompt)
+
+
+@cache
+def _takes_lists() -> bool:
+    """Before 0.5.13 tokens travel as lists."""
+    annotations = names.io_struct.TokenizedGenerateReqInput.__annotations__
+    return "List[int]" in str(annotations["input_ids"])

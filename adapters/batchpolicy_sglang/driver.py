@@ -55,6 +55,7 @@ class Driver:
                 chunks=scheduler.chunked_prefill_size is not None,
                 mixed=bool(scheduler.is_mixed_chunk),
                 max_partial=1,
+                max_loras=limits.max_loras(scheduler),
                 start_blocks=START_BLOCKS,
                 lag_steps=int(bool(scheduler.enable_overlap)),
                 capabilities=frozenset(
@@ -67,6 +68,7 @@ class Driver:
             config.requests,
             self.runner.counters,
             low_first=bool(scheduler.schedule_low_priority_values_first),
+            base_takes_place=limits.max_loras(scheduler) is not None,
         )
         self.reserves = config.memory is None or config.memory.look_ahead
         self.chunk: int | None = None

@@ -38,11 +38,16 @@ def install() -> None:
     wanted: dict[str, tuple[Callable[..., Any], str]] = {
         f"{_SCHEDULER}.init_schedule_policy": (after_init_schedule_policy, "AFTER"),
         f"{_SCHEDULER}.init_request_dispatcher": (after_init_request_dispatcher, "AFTER"),
-        _RECEIVER: (before_recv_requests, "BEFORE"),
         _RETRACTION: (after_retraction_order, "AFTER"),
         f"{_STATE}._update_handlers": (after_update_handlers, "AFTER"),
         f"{_STATE}.get_internal_state": (after_get_internal_state, "AFTER"),
     }
+    if probes.passes_ticks():
+        wanted[_RECEIVER] = (before_recv_requests, "BEFORE")
+    if not probes.is_there(_STATE):
+        # Before 0.5.22 the scheduler tells it itself.
+        target = f"{_SCHEDULER}.get_internal_state"
+        wanted[target] = (after_get_internal_state, "AFTER")
     present = {target: hook for target, hook in wanted.items() if probes.is_there(target)}
     registry, types = probes.hook_registry()
     for target, (hook, kind) in present.items():
@@ -145,7 +150,8 @@ def after_update_handlers(found: dict[str, Any], controller: Any) -> dict[str, A
 
 def after_get_internal_state(found: Any, controller: Any, *args: Any) -> Any:
     """Our part of ``/server_info``."""
-    driver = getattr(controller.scheduler, ATTRIBUTE, None)
+    scheduler = getattr(controller, "scheduler", controller)
+    driver = getattr(scheduler, ATTRIBUTE, None)
     if driver is not None:
         found.internal_state["batchpolicy"] = Live(driver).state()
     return found

@@ -23,6 +23,12 @@ from batchpolicy_sglang.clients import Clients
 from batchpolicy_sglang.front import Front
 from batchpolicy_sglang.seams import batches, ends, names
 
+_NO_LOGITS: Any = (
+    SimpleNamespace(hidden_states=None, customized_info=None, next_token_logprobs=None)
+    if names.runtime_context is None
+    else None
+)
+"""Before 0.5.13 SGLang looks into them in any case."""
 _STAMP_S = 1.0
 """SGLang takes a stamp of 0 for none at all."""
 
@@ -150,6 +156,7 @@ class Loop:
         """Schedule one step and take the results that are due; tells whether anything went on."""
         scheduler, books = self._scheduler, self._books
         now_s, left = self._clock.now_s, len(self._out)
+        seated = batches.held_seats(scheduler)
         self._preempted.clear()
         batch = batches.schedule(scheduler)
         tokens: dict[str, int] = {}
@@ -175,6 +182,8 @@ class Loop:
             )
         self._busy_until_s = end_s
         behind = scheduler.last_batch is not None and self._overlap
+        # Before 0.5.23 it takes a turn of its own to see that all who ran have ended.
+        behind = behind or batches.held_seats(scheduler) < seated
         batches.run(scheduler, batch, end_s, self._take_results)
         return bool(batch is not None or behind or self._preempted or len(self._out) != left)
 
@@ -205,7 +214,8 @@ class Loop:
             for req in batch.reqs
         ]
         return names.results.GenerationBatchResult(
-            next_token_ids=names.torch.tensor(sampled, dtype=names.torch.int64)
+            next_token_ids=names.torch.tensor(sampled, dtype=names.torch.int64),
+            logits_output=_NO_LOGITS,
         )
 
     def _shape(self, batch: Any) -> StepShape:

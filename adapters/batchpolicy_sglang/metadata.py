@@ -11,6 +11,7 @@ from batchpolicy.metadata import RequestReader
 from batchpolicy.runner import RequestFacts
 from batchpolicy_sglang.settings import KEY
 
+_BASE = "(base model)"
 _ROUTING_KEY = "routing_key"
 
 
@@ -19,6 +20,7 @@ class Metadata:
 
     ``low_first``: lower priorities are more urgent, as with SGLang's
     ``--schedule-low-priority-values-first``; without it, higher ones are.
+    ``base_takes_place``: a request without adapter counts as one with an adapter of its own.
 
     Raises
     ------
@@ -27,10 +29,16 @@ class Metadata:
     """
 
     def __init__(
-        self, defaults: RequestDefaults, counters: Counter[str], *, low_first: bool
+        self,
+        defaults: RequestDefaults,
+        counters: Counter[str],
+        *,
+        low_first: bool,
+        base_takes_place: bool = False,
     ) -> None:
         self._reader = RequestReader(defaults, counters)
         self._low_first = low_first
+        self._base = _BASE if base_takes_place else ""
 
     def facts(self, req: Any, *, arrival_s: float | None, ready: bool = True) -> RequestFacts:
         """Facts of a request that has just come; ``arrival_s`` only under a virtual clock."""
@@ -44,7 +52,7 @@ class Metadata:
             max_tokens=max(params.max_new_tokens, 1),
             priority=priority,
             session=getattr(req, "session_id", None),
-            lora=req.lora_id or "",
+            lora=req.lora_id or self._base,
             arrival_s=arrival_s,
             ready=ready,
         )

@@ -15,6 +15,7 @@ from typing import Any
 from batchpolicy.engine import EngineLimits
 from batchpolicy_sglang.quiet import silence
 from batchpolicy_sglang.seams import names
+from batchpolicy_sglang.seams.construct import construct, let_adapters_in, settle
 
 # Smallest model that SGLang will load; it is never run.
 _MODEL = {
@@ -46,8 +47,8 @@ def make_scheduler(
 ) -> Any:
     """A scheduler with these limits, whose messages to clients go to ``sink``.
 
-    ``order`` is one of its own, ``fcfs`` or ``priority`` (lower is more urgent, nobody is
-    displaced); ``set_up`` is called with it before it serves.
+    ``order`` is one of its own: ``priority`` (lower is more urgent, nobody is displaced), or
+    what ``--schedule-policy`` takes; ``set_up`` is called with it before it serves.
     """
     args = names.server_args.ServerArgs(
         model_path=_folder(limits.max_model_len),
@@ -69,19 +70,18 @@ def make_scheduler(
         max_prefill_tokens=limits.max_num_batched_tokens,
         disable_radix_cache=not limits.prefix_cache,
         disable_overlap_schedule=not limits.async_scheduling,
+        schedule_policy="fcfs" if order == "priority" else order,
         enable_priority_scheduling=order == "priority",
         schedule_low_priority_values_first=True,
         disable_priority_preemption=True,
     )
-    args.resolve_once()
+    settle(args)
     # SGLang sets up its loggers anew with each configuration.
     silence()
-    context = names.runtime_context
-    context.publish(
-        args, role="scheduler", ranks=context.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
-    )
-    with _one_group(), _no_collection():
-        made = _scheduler_class()(args, names.server_args.PortArgs.init_new(args))
+    with _no_collection():
+        made = construct(_scheduler_class(), args)
+    if limits.max_loras is not None:
+        let_adapters_in(made, limits.max_loras)
     made.enable_skip_finishing_decode = limits.async_scheduling
     made.ipc_channels.send_to_tokenizer.send_output = _first_to(sink)
     if set_up is not None:
@@ -116,9 +116,12 @@ def _scheduler_class() -> Any:
             send_metrics_from_scheduler=None,
         )
         self.load_snapshot_writer = None
-        self.recv_from_tokenizer = None
+        # Before 0.5.13 they are the scheduler's own.
+        self.recv_from_tokenizer = self.recv_from_rpc = self.idle_sleeper = None
+        self.send_to_tokenizer = self.ipc_channels.send_to_tokenizer
+        self.send_to_detokenizer = self.ipc_channels.send_to_detokenizer
 
-    def init_soft_watchdog(self: Any) -> None:
+    def init_soft_watchdog(self: Any, *_: Any) -> None:
         pass
 
     def init_watch_dog_memory_saver_input_blocker(self: Any) -> None:
@@ -131,21 +134,6 @@ def _scheduler_class() -> Any:
 
     methods = (init_ipc_channels, init_soft_watchdog, init_watch_dog_memory_saver_input_blocker)
     return type("Alone", (base,), {m.__name__: m for m in methods})
-
-
-@contextmanager
-def _one_group() -> Generator[None, None, None]:
-    """Let the process group of the first scheduler serve the others too."""
-    bootstrap = names.bootstrap
-    if not bootstrap._PARALLEL_INITIALISED:
-        yield
-        return
-    kept = bootstrap.init_parallel_runtime
-    bootstrap.init_parallel_runtime = _drop
-    try:
-        yield
-    finally:
-        bootstrap.init_parallel_runtime = kept
 
 
 @contextmanager

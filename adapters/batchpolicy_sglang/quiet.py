@@ -12,6 +12,8 @@ import warnings
 # A replay has no use for a device, and SGLang asks for one as soon as it is imported.
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Before 0.5.22 its pages of KV are found by a kernel, which without a device is interpreted.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 warnings.filterwarnings("ignore", module=r"sglang\.")
 

@@ -46,6 +46,7 @@ class SglangReplay(Engine):
             "tenant_fairness",
             "abort",
             "backfill",
+            "lora",
             "queue_ttl",
         }
     )
@@ -54,12 +55,15 @@ class SglangReplay(Engine):
         {
             "watermark",
             "long_prefill_token_threshold",
-            "max_loras",
             "max_waiting",
             "encoder_cache_tokens",
         }
     )
     scheduler_cost_notes: ClassVar[tuple[str, ...]] = overhead.NOTES
+
+    def __init__(self, schedule_policy: str = "fcfs") -> None:
+        """``schedule_policy`` is SGLang's order where no policy is given."""
+        self._schedule_policy = schedule_policy
 
     @property
     @override
@@ -80,8 +84,9 @@ class SglangReplay(Engine):
     ) -> Run:
         self._refuse_what_it_cannot_do(workload)
         _refuse_limits_that_it_lacks(limits, self.without)
+        _refuse_loras_without_a_limit(workload, limits)
         clock, books = Clock(), Books(workload)
-        order = "fcfs" if config is None else config.native_order()
+        order = self._schedule_policy if config is None else config.native_order()
         front = Front(workload, limits, native=order is not None)
         if order is not None:
             _refuse_what_cannot_fit(workload, limits, front)
@@ -139,6 +144,15 @@ def _refuse_limits_that_it_lacks(limits: EngineLimits, without: Collection[str])
         raise WorkloadError(
             f"max_num_batched_tokens is {chunk}, expected a multiple of the {page} tokens of a KV "
             "block: SGLang cuts prompts at the ends of its pages."
+        )
+
+
+def _refuse_loras_without_a_limit(workload: Workload, limits: EngineLimits) -> None:
+    if limits.max_loras is None and any(r.lora for r in workload.requests):
+        raise WorkloadError(
+            f"workload {workload.name!r}: requests name adapters; say how many may run at once: "
+            "--max-loras N, or EngineLimits(max_loras=N), of which requests without one take one; "
+            "SGLang's --max-loras-per-batch is 8 unless told otherwise."
         )
 
 

@@ -16,6 +16,7 @@ from batchpolicy.runner.facts import EngineFacts, Plan, Probe, RequestFacts, Tic
 from batchpolicy.runner.forecast import Forecast
 from batchpolicy.runner.foresight import Foresight
 from batchpolicy.runner.guard import Guard
+from batchpolicy.runner.hits import Hits
 from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.limits import StepLimits
 from batchpolicy.runner.overdue import Overdue
@@ -84,6 +85,9 @@ class PolicyRunner:
         self._limits = StepLimits(
             engine, limits, self.policy, self._guard, self._ledger, self._steps, self.counters
         )
+        hits: Hits | None = None
+        if probe is not None and "prefix" in self.policy.tags.requires:
+            hits = Hits(self._ledger.table, probe)
         self._triage = Triage(
             engine,
             self._ledger,
@@ -91,6 +95,7 @@ class PolicyRunner:
             self._steps,
             self._limits,
             self._forecast,
+            hits,
             self._turns,
             self.counters,
             long_prompts_give_way=limits.long_prompts_give_way,

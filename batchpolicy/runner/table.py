@@ -93,7 +93,9 @@ class RequestTable:
         self.columns[QUANTILES] = np.full((capacity, 9), np.nan)
         self._defaults = frozenset(_SELDOM_SET)
         """Of those columns, the ones that no request ever had another value in."""
-        self._never_started = self._defaults | NEVER_STARTED
+        self._fresh = NEVER_STARTED
+        """Columns at their default in rows that have never run."""
+        self._never_started = self._defaults | self._fresh
         self.ids: list[str] = [""] * capacity
         self.slots: dict[str, int] = {}
         self.now_s = 0.0
@@ -164,7 +166,12 @@ class RequestTable:
             value, default = values.get(name, np.nan), COLUMNS[name][1]
             if value == value and value != default:
                 self._defaults -= {name}
-                self._never_started = self._defaults | NEVER_STARTED
+                self._never_started = self._defaults | self._fresh
+
+    def may_hit_before_it_runs(self) -> None:
+        """Prefix hits are known of rows that have never run."""
+        self._fresh = NEVER_STARTED - {"cached_tokens"}
+        self._never_started = self._defaults | self._fresh
 
     def at_default(self, name: str) -> bool:
         """Whether no request ever had another value than the default in this column."""

@@ -15,6 +15,7 @@ from batchpolicy.runner.displacement import MAX_VICTIMS_A_STEP
 from batchpolicy.runner.facts import EngineFacts, Plan
 from batchpolicy.runner.forecast import Forecast
 from batchpolicy.runner.giving_way import chunk_giving_way
+from batchpolicy.runner.hits import Hits
 from batchpolicy.runner.ledger import Ledger
 from batchpolicy.runner.limits import StepLimits
 from batchpolicy.runner.lull import Lull
@@ -41,6 +42,7 @@ class Triage:
         steps: StepMaker,
         limits: StepLimits,
         forecast: Forecast | None,
+        hits: Hits | None,
         turns: DecodeTurns | None,
         counters: Counter[str],
         *,
@@ -52,6 +54,7 @@ class Triage:
         self._steps = steps
         self._limits = limits
         self._forecast = forecast
+        self._hits = hits
         self._turns = turns
         self._counters = counters
         self._displace = planner.preemption.by != "never"
@@ -94,6 +97,8 @@ class Triage:
     def _plan(self, free_kv_blocks: int, free_seats: int, kept_blocks: int) -> Plan:
         ledger, engine = self._ledger, self._engine
         ceiling = self._limits.current.token_budget or engine.max_token_budget
+        if self._hits is not None and free_seats > 0 and not self._is_held():
+            self._hits.look_up(ledger.view(ledger.waiting), self._steps.index)
         waiting, running = ledger.view(ledger.waiting), ledger.view(ledger.running)
         # Each running row takes a block or two at most, and prompts those of the budget.
         most = 2 * len(running) + ceiling // engine.kv_block_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,11 @@ def serve(
         Workload("small", tuple(requests)), config, limits, COST, observer=steps.append
     )
     return Served(run, steps)
+
+
+def seeds(most: int) -> range:
+    """Seeds of so many workloads, or of fewer if ``BATCHPOLICY_WORKLOADS`` says so."""
+    return range(min(most, int(os.environ.get("BATCHPOLICY_WORKLOADS", most))))
 
 
 def random_requests(seed: int, limits: EngineLimits) -> list[WorkloadRequest]:

@@ -89,9 +89,19 @@ def follow(scheduler: Any, offers: Offers) -> None:
     if native is not None:
         scheduler.get_prefill_adder_class = lambda: planned(native())
         return
-    # Before 0.5.22 the class is a name in the scheduler's module, of which a process has one.
-    module = upstream.scheduler()
-    module.PrefillAdder = planned(module.PrefillAdder)
+    # Before 0.5.22 the class is a name in the scheduler's module, which all schedulers of a
+    # process read.
+    module, prefill = upstream.scheduler(), scheduler._get_new_batch_prefill_raw
+
+    def _get_new_batch_prefill_raw(*args: Any, **kwargs: Any) -> Any:
+        kept = module.PrefillAdder
+        module.PrefillAdder = planned(kept)
+        try:
+            return prefill(*args, **kwargs)
+        finally:
+            module.PrefillAdder = kept
+
+    scheduler._get_new_batch_prefill_raw = _get_new_batch_prefill_raw
 
 
 def _fits_whole(adder: Any, req: Any) -> bool:
@@ -103,7 +113,9 @@ def _to_compute(req: Any) -> int:
     tokens = getattr(req, "full_untruncated_fill_ids", None)
     if tokens is None:
         return int(req.extend_input_len)
-    return len(tokens) - int(req.prefix_len)
+    # Before 0.5.22 the places of what is cached are kept, and not their number.
+    cached = getattr(req, "prefix_len", None)
+    return len(tokens) - int(len(req.prefix_indices) if cached is None else cached)
 
 
 def _other() -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from inspect import signature
 from typing import Any
 
 from batchpolicy_sglang.seams import upstream
@@ -10,12 +12,33 @@ from batchpolicy_sglang.seams import upstream
 
 def schedule(scheduler: Any) -> Any:
     """The batch of the next step, None for none."""
-    plan = scheduler.get_next_batch_to_run(
-        running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-    )
-    scheduler.running_batch = plan.running_batch
-    scheduler.cur_batch_for_debug = plan.batch_to_run
-    return plan.batch_to_run
+    if is_told(scheduler, "get_next_batch_to_run", "running_batch"):
+        plan = scheduler.get_next_batch_to_run(
+            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+        )
+        scheduler.running_batch = plan.running_batch
+        scheduler.cur_batch_for_debug = plan.batch_to_run
+        return plan.batch_to_run
+    # Before 0.5.16.
+    scheduler.cur_batch = scheduler.get_next_batch_to_run()
+    return scheduler.cur_batch
+
+
+def is_told(scheduler: Any, method: str, what: str) -> bool:
+    """Whether a method of a scheduler's class takes an argument of that name."""
+    kind: Any = scheduler.__class__
+    return _takes(kind, method, what)
+
+
+@cache
+def _takes(kind: Any, method: str, what: str) -> bool:
+    found = getattr(kind, method, None)
+    return found is not None and what in signature(found).parameters
+
+
+def batch_of(plan: Any) -> Any:
+    """The batch of the next step, None for none; before 0.5.16 the plan is the batch."""
+    return plan.batch_to_run if hasattr(plan, "batch_to_run") else plan
 
 
 def run(scheduler: Any, batch: Any, end_s: float, take: Callable[[Any, Any, float], None]) -> None:
@@ -29,7 +52,9 @@ def run(scheduler: Any, batch: Any, end_s: float, take: Callable[[Any, Any, floa
         scheduler.last_batch = batch
         return
     last = scheduler.last_batch
-    at_once = scheduler.is_disable_overlap_for_batch(batch, last_batch=last)
+    told = is_told(scheduler, "is_disable_overlap_for_batch", "last_batch")
+    more = {"last_batch": last} if told else {}
+    at_once = scheduler.is_disable_overlap_for_batch(batch, **more)
     if at_once:
         _take_oldest(scheduler, take)
     if batch is not None:
@@ -73,6 +98,11 @@ def running(scheduler: Any, batch: Any) -> int:
         # A prompt that is midway sits out a step of decodes.
         return others + (scheduler.chunked_req is not None)
     return others + len(batch.reqs)
+
+
+def held_seats(scheduler: Any) -> int:
+    """Seats of the running batch, those of requests included that have ended unseen."""
+    return len(scheduler.running_batch.reqs)
 
 
 def in_flight(scheduler: Any) -> set[str]:
@@ -130,4 +160,16 @@ def correct_pending(batch: Any, unseen: int) -> None:
 
 def seated(scheduler: Any) -> list[Any]:
     """Requests that hold a seat."""
-    return [req for req in scheduler.collect_inflight_reqs() if not req.finished()]
+    return [req for req in in_batches(scheduler) if not req.finished()]
+
+
+def in_batches(scheduler: Any) -> Iterable[Any]:
+    """Requests of the batch that runs and of the last one, each once."""
+    collect = getattr(scheduler, "collect_inflight_reqs", None)
+    if collect is not None:
+        inflight: Iterable[Any] = collect()
+        return inflight
+    # Before 0.5.20, which we serve on one rank.
+    batches = (scheduler.running_batch, scheduler.last_batch)
+    found = {id(req): req for batch in batches if batch is not None for req in batch.reqs}
+    return found.values()

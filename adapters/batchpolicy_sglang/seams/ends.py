@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 from batchpolicy.requests import Status
-from batchpolicy_sglang.seams import upstream
+from batchpolicy_sglang.seams import batches, upstream
 
 _OURS = "batchpolicy: "
 
@@ -53,8 +54,9 @@ def teller(scheduler: Any) -> tuple[Any, str]:
     """What tells clients that SGLang has ended their requests: an object, and a method of it."""
     if hasattr(scheduler, "send_abort_output"):
         return scheduler, "send_abort_output"
-    # Before 0.5.23.
-    return scheduler.ipc_channels.send_to_tokenizer, "send_output"
+    # Before 0.5.23, and before 0.5.13.
+    channels = getattr(scheduler, "ipc_channels", scheduler)
+    return channels.send_to_tokenizer, "send_output"
 
 
 def refuse(scheduler: Any, req: Any, reason: str) -> None:
@@ -76,9 +78,12 @@ def preempt(scheduler: Any, running_batch: Any, rids: Iterable[str]) -> None:
     """Take the seats and KV of running requests; they go back to the waiting queue."""
     going = set(rids)
     reqs = list(running_batch.reqs)
+    # Before 0.5.20 it asks for the arguments of the server.
+    takes = signature(running_batch.release_req).parameters
+    more = (scheduler.server_args,) if "server_args" in takes else ()
     gone = [i for i, req in enumerate(reqs) if req.rid in going and not req.finished()]
     for count, i in enumerate(gone, start=1):
-        running_batch.release_req(i, len(reqs) - count)
+        running_batch.release_req(i, len(reqs) - count, *more)
     kept = [i for i in range(len(reqs)) if i not in gone]
     running_batch.filter_batch(keep_indices=kept)
     running_batch.batch_is_full = False
@@ -88,7 +93,7 @@ def preempt(scheduler: Any, running_batch: Any, rids: Iterable[str]) -> None:
 
 def _all_of(scheduler: Any) -> list[Any]:
     found = {id(req): req for req in scheduler.waiting_queue}
-    found |= {id(req): req for req in scheduler.collect_inflight_reqs()}
+    found |= {id(req): req for req in batches.in_batches(scheduler)}
     if scheduler.chunked_req is not None:
         found[id(scheduler.chunked_req)] = scheduler.chunked_req
     return list(found.values())

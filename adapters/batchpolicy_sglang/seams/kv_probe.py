@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from batchpolicy.requests import IntArray
-from batchpolicy_sglang.seams import upstream
+from batchpolicy_sglang.seams.tree import alone, match, own
+from batchpolicy_sglang.seams.tree import idle as idle_of
 
 START_BLOCKS = 1
 """Pages beside those of its prompt that SGLang wants free for a request to start."""
@@ -34,12 +35,10 @@ class KvProbe:
             req = self._req_of(rid)
             tokens = len(req.origin_input_ids) + len(req.output_ids)
             hit = idle = 0
-            match = upstream.match_kv_cache()
-            if match is not None and not tree.disable:
-                match(req, tree)
-                hit = min(int(req.prefix_len), tokens - 1) // page * page
+            if not tree.disable:
+                hit = min(match(tree, req), tokens - 1) // page * page
                 # A hit that nobody holds is taken from the free pages like any other.
-                idle = _idle(tree, req.last_node, hit)
+                idle = idle_of(tree, req.last_node)
             hits.append(hit)
             needs.append(-(-(tokens - hit) // page) + -(-idle // page) + START_BLOCKS)
         return np.array(hits, dtype=np.int64), np.array(needs, dtype=np.int64)
@@ -55,31 +54,5 @@ class KvProbe:
             if req is None:
                 freed.append(-1)
                 continue
-            alone = _alone(tree, req)
-            own = int(req.kv.kv_allocated_len) - int(req.kv.cache_protected_len)
-            freed.append(-(-own // page) + alone // page)
+            freed.append(-(-own(req) // page) + alone(tree, req) // page)
         return np.array(freed, dtype=np.int64)
-
-
-def _idle(tree: Any, node: Any, hit: int) -> int:
-    """Of a hit, tokens that nobody holds."""
-    if not hasattr(tree, "lock"):
-        # Before 0.5.22 it is not looked at: at worst the request is thought to need more.
-        return hit
-    free = int(tree.evictable_size())
-    lock = tree.lock(node)
-    idle = free - int(tree.evictable_size())
-    tree.unlock(lock)
-    return idle
-
-
-def _alone(tree: Any, req: Any) -> int:
-    """Of what a running request shares with the tree, tokens that no other request holds."""
-    lock = getattr(req, "lock", None)
-    if lock is None or not hasattr(tree, "lock"):
-        return 0
-    kept = int(tree.evictable_size())
-    tree.unlock(lock)
-    alone = int(tree.evictable_size()) - kept
-    req.lock = tree.lock(lock.node)
-    return alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from batchpolicy.policy import Limits
@@ -10,7 +11,7 @@ from batchpolicy_sglang.seams import upstream
 
 def max_running(scheduler: Any) -> int:
     """Requests that may run at once, in all micro-batches of a pipeline."""
-    return _cap_of_one(scheduler) * _stages()
+    return _cap_of_one(scheduler) * _stages(scheduler)
 
 
 def max_token_budget(scheduler: Any) -> int:
@@ -23,14 +24,19 @@ def max_token_budget(scheduler: Any) -> int:
 def set_limits(scheduler: Any, limits: Limits) -> None:
     """Limits from the next step on; the values at start are ceilings, which the runner keeps."""
     if limits.max_running is not None:
-        each = max(limits.max_running // _stages(), 1)
+        each = max(limits.max_running // _stages(scheduler), 1)
         if each != _cap_of_one(scheduler):
-            _context().override("batchpolicy", pp_max_micro_batch_size=each)
+            _set_cap_of_one(scheduler, each)
     if limits.token_budget is not None:
         if scheduler.chunked_prefill_size is not None:
             page = int(scheduler.page_size)
             scheduler.chunked_prefill_size = max(limits.token_budget // page, 1) * page
         scheduler.max_prefill_tokens = limits.token_budget
+
+
+def max_loras(scheduler: Any) -> int | None:
+    """Adapters that may run at once, the base model being one; None without adapters."""
+    return int(scheduler.max_loras_per_batch) if scheduler.enable_lora else None
 
 
 def free_seats(scheduler: Any, running_batch: Any) -> int:
@@ -57,26 +63,43 @@ def free_blocks(scheduler: Any) -> int:
 
 def ranks(scheduler: Any) -> int:
     """Processes that each run a scheduler and must all decide alike."""
-    return int(_parallel().tp_size) * _stages()
+    return int(_sizes(scheduler).tp_size) * _stages(scheduler)
 
 
 def is_leader() -> bool:
     """Whether this process receives the requests, and passes them on to the other ranks."""
-    p = _parallel()
+    p = upstream.runtime_context().get_parallel()
     return bool(p.pp_rank == 0 and p.attn_tp_rank == 0 and getattr(p, "attn_cp_rank", 0) == 0)
 
 
 def _cap_of_one(scheduler: Any) -> int:
-    return int(_parallel().pp_max_micro_batch_size or scheduler.max_running_requests)
+    return int(_sizes(scheduler).pp_max_micro_batch_size or scheduler.max_running_requests)
 
 
-def _stages() -> int:
-    return int(_parallel().pp_size)
+def _set_cap_of_one(scheduler: Any, requests: int) -> None:
+    if _context_has_sizes():
+        context = upstream.runtime_context().get_context()
+        context.override("batchpolicy", pp_max_micro_batch_size=requests)
+    else:
+        scheduler.server_args.pp_max_micro_batch_size = requests
 
 
-def _parallel() -> Any:
-    return upstream.runtime_context().get_parallel()
+def _stages(scheduler: Any) -> int:
+    return int(_sizes(scheduler).pp_size)
 
 
-def _context() -> Any:
-    return upstream.runtime_context().get_context()
+def _sizes(scheduler: Any) -> Any:
+    """What knows ``tp_size``, ``pp_size`` and ``pp_max_micro_batch_size``."""
+    if _context_has_sizes():
+        return upstream.runtime_context().get_parallel()
+    return scheduler.server_args
+
+
+@cache
+def _context_has_sizes() -> bool:
+    """Since 0.5.17; before it SGLang reads the arguments of the server."""
+    try:
+        parallel = upstream.runtime_context().get_parallel()
+    except ImportError:
+        return False
+    return hasattr(parallel, "pp_max_micro_batch_size")

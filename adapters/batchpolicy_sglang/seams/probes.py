@@ -15,7 +15,7 @@ from typing import Any
 from batchpolicy.errors import ConfigError, EngineUnavailable
 from batchpolicy_sglang.seams import upstream
 
-SUPPORTED = "0.5.20 to 0.5.23"
+SUPPORTED = "0.5.11 to 0.5.23"
 
 _SCHEDULER = (
     "init_schedule_policy",
@@ -25,7 +25,6 @@ _SCHEDULER = (
     "get_new_batch_prefill",
     "process_batch_result",
     "abort_request",
-    "collect_inflight_reqs",
 )
 _ATTRIBUTES = (
     "policy",
@@ -39,16 +38,13 @@ _ATTRIBUTES = (
     "chunked_prefill_size",
     "is_mixed_chunk",
     "enable_overlap",
+    "enable_lora",
     "schedule_low_priority_values_first",
     "waiting_queue",
     "running_batch",
     "chunked_req",
 )
-_NAMES = (
-    "plugins.hook_registry.HookRegistry",
-    "runtime_context.get_parallel",
-    "managers.schedule_batch.NextBatchPlan",
-)
+_NAMES = ("plugins.hook_registry.HookRegistry",)
 _ADDER = ("add_one_req", "add_chunked_req", "_update_prefill_budget")
 
 

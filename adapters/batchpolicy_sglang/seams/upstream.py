@@ -26,7 +26,7 @@ def schedule_batch() -> Any:
 
 
 def schedule_policy() -> Any:
-    """``PrefillAdder``, ``AddReqResult``."""
+    """``PrefillAdder``, ``AddReqResult``, before 0.5.22 ``match_prefix_for_req``."""
     return _module("managers.schedule_policy")
 
 
@@ -37,7 +37,7 @@ def io_struct() -> Any:
 
 @cache
 def match_kv_cache() -> Any:
-    """``match_kv_cache``; None before 0.5.22, where nobody asks for hits."""
+    """``match_kv_cache``; None before 0.5.22."""
     return getattr(_module("mem_cache.common"), "match_kv_cache", None)
 
 

@@ -14,7 +14,15 @@ from batchpolicy.requests import Status
 from batchpolicy.runner import PolicyRunner
 from batchpolicy_tuning.conformance.policies import policy_of
 from tests.support.policies import Arrival, Patched, config_of
-from tests.support.sglang_replays import AMPLE, EVERY_LIMITS, TIGHT, plain, random_requests, serve
+from tests.support.sglang_replays import (
+    AMPLE,
+    EVERY_LIMITS,
+    TIGHT,
+    plain,
+    random_requests,
+    seeds,
+    serve,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -24,7 +32,7 @@ STRICT = PolicyConfig(policy=PolicySpec(name="priority"), preempt="class")
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("limits", EVERY_LIMITS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_under_any_policy_all_is_answered_without_a_fault_and_again_the_same(
     seed: int, limits: EngineLimits, overlap: bool
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -9,7 +12,7 @@ import pytest
 
 from batchpolicy.errors import ConfigError, EngineUnavailable
 from batchpolicy_sglang import hooks
-from batchpolicy_sglang.seams import probes
+from batchpolicy_sglang.seams import probes, upstream
 
 pytestmark = pytest.mark.engine
 
@@ -23,10 +26,38 @@ def scheduler(**changed: Any) -> Any:
     return SimpleNamespace(**(given | changed))
 
 
-def test_the_installed_release_has_all_that_is_hooked_and_called() -> None:
+def test_this_release_has_all_that_is_hooked_and_called() -> None:
     probes.check_classes()
-    probes.check_scheduler(scheduler(), several=True)
-    assert probes.passes_ticks()
+    probes.check_scheduler(scheduler(), several=probes.passes_ticks())
+
+
+_INSTALL = """
+import sys
+import sglang.srt.managers.scheduler
+from batchpolicy_sglang import hooks
+hooks.install()
+from sglang.srt.plugins.hook_registry import HookRegistry
+print(*sorted(name.rpartition('.')[2] for name in HookRegistry._patched))
+"""
+
+
+def test_sglang_takes_every_hook_that_it_has_a_place_for() -> None:
+    # In a process of its own: hooks stay on SGLang's classes.
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _INSTALL],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    taken = done.stdout.split()
+    assert {"init_schedule_policy", "init_request_dispatcher", "get_internal_state"} <= set(taken)
+    # Ticks, the order of retraction and numbers that change while it serves came later.
+    assert ("recv_requests" in taken) == probes.passes_ticks()
+    batch = upstream.schedule_batch().ScheduleBatch
+    assert ("_get_decode_retraction_order" in taken) == hasattr(
+        batch, "_get_decode_retraction_order"
+    )
 
 
 def test_all_options_that_are_in_the_way_are_named_at_once() -> None:
@@ -41,7 +72,7 @@ def test_all_options_that_are_in_the_way_are_named_at_once() -> None:
 def test_what_is_missing_is_named_with_the_version() -> None:
     one = scheduler()
     del one.tree_cache
-    with pytest.raises(EngineUnavailable, match=r"it has no Scheduler\.tree_cache\..*0\.5\.20"):
+    with pytest.raises(EngineUnavailable, match=r"it has no Scheduler\.tree_cache\..*0\.5\.11"):
         probes.check_scheduler(one, several=False)
 
 

@@ -12,6 +12,7 @@ from batchpolicy.errors import StepLimitReached, WorkloadError
 from batchpolicy.requests import Status
 from batchpolicy.workload import Workload
 from batchpolicy_sglang.replay import SglangReplay
+from batchpolicy_sglang.seams import names
 from tests.support.sglang_replays import (
     AMPLE,
     COST,
@@ -19,6 +20,7 @@ from tests.support.sglang_replays import (
     TIGHT,
     plain,
     random_requests,
+    seeds,
     serve,
 )
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("limits", EVERY_LIMITS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_every_answer_has_its_length_and_a_second_run_is_the_same(
     seed: int, limits: EngineLimits, overlap: bool
 ) -> None:
@@ -49,8 +51,9 @@ def test_every_answer_has_its_length_and_a_second_run_is_the_same(
 def test_no_kv_is_held_after_the_last_answer(limits: EngineLimits, overlap: bool) -> None:
     limits = replace(limits, async_scheduling=overlap)
     requests = random_requests(5, limits)
-    # What comes last finds the pool as the others have left it.
-    requests.append(plain("last", 1000.0, 10, 1))
+    # What comes last finds the pool as the others have left it; in 0.5.11 with overlap, who is
+    # aborted at the very end leaves in a step of the next one.
+    requests += [plain("next", 1000.0, 10, 1), plain("last", 2000.0, 10, 1)]
     steps = serve(requests, limits).steps
     at_last = next(s for s in steps if "last" in s.tokens)
     assert at_last.free_kv_blocks == limits.kv_blocks - 1
@@ -71,6 +74,7 @@ def test_a_step_prefills_or_decodes_and_prefills_go_first() -> None:
     assert served.column("first_token_s")["b"] == pytest.approx(0.0221 + 0.013)
 
 
+@pytest.mark.skipif(names.runtime_context is None, reason="0.5.13 and before cut otherwise")
 def test_one_prompt_is_cut_at_the_budget_and_the_next_waits_for_its_last_part() -> None:
     served = serve([plain("a", 0.0, 200, 1), plain("b", 0.0, 100, 1)], AMPLE)
     assert [dict(s.tokens) for s in served.steps if s.tokens] == [
@@ -125,13 +129,12 @@ def test_what_is_asked_of_it_in_vain_is_refused_with_a_sentence() -> None:
     one = [plain("a", 0.0, 10, 1)]
     for limits, said in (
         (replace(AMPLE, watermark=0.1), "keeps no limit watermark"),
-        (replace(AMPLE, max_loras=1), "keeps no limit max_loras"),
         (replace(AMPLE, max_num_batched_tokens=100), "expected a multiple of the 16 tokens"),
     ):
         with pytest.raises(WorkloadError, match=said):
             serve(one, limits)
-    with pytest.raises(WorkloadError, match="requests have lora"):
-        serve([plain("a", 0.0, 10, 1, lora="x")], AMPLE)
+    with pytest.raises(WorkloadError, match="requests have ready_at_s"):
+        serve([plain("a", 0.0, 10, 1, ready_at_s=1.0)], AMPLE)
     # 24 blocks of 16 tokens are 384, of which SGLang keeps one page and some tokens.
     with pytest.raises(WorkloadError, match="would cut these requests short"):
         serve([plain("a", 0.0, 200, 200)], replace(TIGHT, max_model_len=512))
@@ -139,3 +142,24 @@ def test_what_is_asked_of_it_in_vain_is_refused_with_a_sentence() -> None:
         SglangReplay().replay(
             Workload("w", (plain("a", 0.0, 10, 9),)), None, AMPLE, COST, max_steps=2
         )
+
+
+def test_so_many_adapters_run_at_once_as_there_are_places_and_the_base_model_takes_one() -> None:
+    limits = replace(AMPLE, max_loras=2)
+    requests = [plain(name, 0.0, 16, 4, lora=lora) for name, lora in _ADAPTERS]
+    for config in (None, PolicyConfig(policy=PolicySpec(name="shortest-first"))):
+        steps = serve(requests, limits, config).steps
+        of = dict(_ADAPTERS)
+        together = [{of[rid] for rid in s.tokens} for s in steps if s.tokens]
+        assert max(map(len, together)) == 2
+        # Whose adapter runs goes past those that wait for a place.
+        assert {"A", ""} == together[0]
+        assert set(steps[0].tokens) == {"a1", "base", "a2"}
+
+
+_ADAPTERS = (("a1", "A"), ("base", ""), ("b1", "B"), ("a2", "A"))
+
+
+def test_adapters_without_a_number_of_places_are_refused() -> None:
+    with pytest.raises(WorkloadError, match="say how many may run at once"):
+        serve([plain("a", 0.0, 16, 4, lora="A")], AMPLE)

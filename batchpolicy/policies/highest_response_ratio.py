@@ -1,0 +1,60 @@
+"""Highest response ratio next."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import NonNegativeFloat, PrivateAttr
+from typing_extensions import override
+
+from batchpolicy.policy import CodeKind, Policy, Step, Tags, Work
+from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
+from batchpolicy.state import StateArray
+from batchpolicy.tune import Tune
+from batchpolicy.work_left import work_left
+
+
+class HighestResponseRatio(Policy):
+    """Serve first the request whose wait is longest for what it needs.
+
+    The ratio is ``(wait + service) / service``. Service is what is left to compute: the
+    prompt beyond the prefix cache, and the output if somebody predicts it. The wait is
+    counted in the same tokens: what the engine has computed for others since the request
+    came, so that the order is the same on a slow and on a fast engine. Of two that wait,
+    the shorter goes first until the longer has waited as long for its size. While more
+    comes than the engine can compute, short requests that have waited too pass a long
+    one: ``bounds.max_wait_s`` ends that. A running request's ratio goes on growing.
+
+    References
+    ----------
+    P. Brinch Hansen, "An Analysis of Response Ratio Scheduling", IFIP Congress 1971.
+    """
+
+    tags: ClassVar[Tags] = Tags()
+
+    output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 1.0
+    """What an output token counts, in prompt tokens."""
+
+    _computed: float = PrivateAttr(0.0)
+    """Tokens that the engine has computed so far, weighted."""
+    _at_arrival: StateArray = PrivateAttr(default_factory=StateArray)
+    """The same when the request in each slot came."""
+
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        service = np.maximum(work_left(requests, self.output_weight), 1.0)
+        return 1.0 + (self._computed - self._at_arrival[requests.slot]) / service
+
+    @override
+    def on_arrived(self, rows: Requests, step: Step) -> None:
+        self._at_arrival[rows.slot] = self._computed
+
+    @override
+    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
+        prompt, output = int(work.prefill_tokens.sum()), int(work.output_tokens.sum())
+        self._computed += prompt + self.output_weight * output
+
+    @override
+    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        return np.full(len(codes), True)
