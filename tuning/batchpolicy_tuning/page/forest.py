@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 REACHES = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -86,7 +86,7 @@ class Side(NamedTuple):
 def forests(at: Mapping[str, Any]) -> list[Forest]:
     """A forest for each class and one for all requests, on axes of one reach."""
     baseline, *others = at["policies"]
-    reach = _reach(
+    reach = reach_of(
         end
         for policy in others
         for scope in policy["scopes"]
@@ -94,14 +94,10 @@ def forests(at: Mapping[str, Any]) -> list[Forest]:
         if metric["shown"]
         for end in _ends(metric)
     )
-    ticks = [
-        (25.0 * k, f"{(k - 2) * reach / 2:+.3g}%".replace("+0%", "0").replace("-", "\u2212"))
-        for k in range(5)
-    ]
     return [
         Forest(
             scope["heading"],
-            ticks,
+            ticks(reach),
             [
                 Group(
                     metric["label"],
@@ -152,13 +148,24 @@ def sides(policy: Mapping[str, Any]) -> list[Side]:
     ]
 
 
+def ticks(reach: float) -> list[tuple[float, str]]:
+    """Places and texts along an axis."""
+    return [
+        (25.0 * k, f"{(k - 2) * reach / 2:+.3g}%".replace("+0%", "0").replace("-", "\u2212"))
+        for k in range(5)
+    ]
+
+
+def mark(ends: Sequence[float], reach: float) -> Mark | None:
+    """A gain and both ends of its interval, in percent, on the axis; None for none."""
+    if not ends:
+        return None
+    at, low, high = ((50.0 + 50.0 * end / reach) for end in ends)
+    return Mark(_clipped(at), _clipped(low), _clipped(high), low < 0.0, high > 100.0)
+
+
 def _line(arm: int, policy: Mapping[str, Any], metric: Mapping[str, Any], reach: float) -> Line:
     against = metric["against_baseline"]
-    ends = _ends(metric)
-    mark = None
-    if ends:
-        at, low, high = ((50.0 + 50.0 * end / reach) for end in ends)
-        mark = Mark(_clipped(at), _clipped(low), _clipped(high), low < 0.0, high > 100.0)
     return Line(
         arm,
         policy["label"],
@@ -166,7 +173,7 @@ def _line(arm: int, policy: Mapping[str, Any], metric: Mapping[str, Any], reach:
         against["text"],
         against["mood"],
         against["verdict"],
-        mark,
+        mark(_ends(metric), reach),
     )
 
 
@@ -195,6 +202,7 @@ def _clipped(place: float) -> float:
     return round(min(max(place, 0.0), 100.0), 2)
 
 
-def _reach(ends: Iterable[float]) -> float:
+def reach_of(ends: Iterable[float]) -> float:
+    """The least of ``REACHES`` that holds all ends, else the largest."""
     furthest = max((abs(end) for end in ends), default=0.0)
     return next((reach for reach in REACHES if furthest <= reach), REACHES[-1])

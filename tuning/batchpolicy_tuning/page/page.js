@@ -27,6 +27,8 @@
     return Object.fromEntries(Object.entries(value).map(([k, one]) => [k, resolved(one, k)]));
   };
 
+  // An axis that has its own ticks, or counts something else than seconds, names a format.
+  const timed = (x) => x.type === "log" && !x.tickformat;
   // Round times on a logarithmic axis between two powers of ten: 1, 2, 5, 10 ms or 1.2, 1.3 s.
   const named = (s) => s < 1 ? `${+(1000 * s).toPrecision(4)} ms` : `${+s.toPrecision(4)} s`;
   const times = (low, high) => {
@@ -68,7 +70,7 @@
     for (const key of Object.keys(full).filter((one) => /^[xy]axis/.test(one))) {
       full[key] = { ...axis, ...full[key] };
     }
-    if (x.type === "log") full.xaxis = { ...full.xaxis, ...times(...x.range) };
+    if (timed(x)) full.xaxis = { ...full.xaxis, ...times(...x.range) };
     return resolved(full, "");
   };
   const settings = {
@@ -91,7 +93,7 @@
     const { id, data, layout } = plots[i];
     const first = !document.getElementById(id).data;
     Plotly.react(id, resolved(data, ""), dressed(layout), settings).then((plot) => {
-      if (first && layout.xaxis.type === "log") follow(plot, layout.xaxis.range);
+      if (first && timed(layout.xaxis)) follow(plot, layout.xaxis.range);
       setTimeout(draw, 0, i + 1);
     }, fail);
   };
