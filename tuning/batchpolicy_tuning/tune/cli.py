@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_lines
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,12 +18,14 @@ from rich.text import Text
 from typing_extensions import override
 
 from batchpolicy.errors import ConfigError, Interrupted
+from batchpolicy_tuning import output
 from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.tune import run
 from batchpolicy_tuning.tune.judging import Goal
 from batchpolicy_tuning.tune.progress import Clock, Lines, Silent, Watcher, best_so_far
 from batchpolicy_tuning.tune.records import TrialRecord
-from batchpolicy_tuning.tune.result import Conclusion, StudyResult
+from batchpolicy_tuning.tune.report import PAGE, read_standing
+from batchpolicy_tuning.tune.result import FILE, Conclusion, StudyResult
 from batchpolicy_tuning.tune.study import read_study, with_search
 from batchpolicy_tuning.tune.study_file import study_schema
 from batchpolicy_tuning.tune.summary import Rows, finalist_rows, heading, trial_rows
@@ -128,7 +130,12 @@ def run_study(
         print(result.model_dump_json(indent=1))
     else:
         show(result, _console())
-        _console().print(f"\nAll of it: {folder / 'study.json'}", markup=False, soft_wrap=True)
+        _tell(f"\nAll of it: {folder / FILE}")
+    draw = _page()
+    if draw is not None:
+        output.write_whole(draw(result), folder / PAGE)
+        if not as_json:
+            _tell(f"To look at: {folder / PAGE}")
     raise typer.Exit(result.exit_code)
 
 
@@ -156,10 +163,70 @@ def worker(
     print(f"{count} trials of {read.name} run here")
 
 
+@app.command("report")
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a study's results.")],
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="By default DIR/report.html.",
+            show_default=False,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Where the trials of a study are that has not ended, if not in DIR.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what is shown as JSON; a page only with -o.")
+    ] = False,
+) -> None:
+    """Show what a study found, as tables and as one HTML file; also while it runs."""
+    result = read_standing(folder, storage)
+    if page is None and not as_json:
+        page = (folder if folder.is_dir() else folder.parent) / PAGE
+    if page is not None:
+        output.check_apart([page], [str(folder), str(folder / FILE)])
+        draw = _page()
+        if draw is None:
+            raise ConfigError(
+                "the page needs Jinja2 and plotly, which are not installed; "
+                "pip install 'batchpolicy[tuning]', or ask for --json"
+            )
+        output.write_whole(draw(result), page)
+    if as_json:
+        print(result.model_dump_json(indent=1))
+        return
+    show(result, _console())
+    _tell(f"\nTo look at: {page}")
+
+
 @app.command("schema")
 def print_schema() -> None:
     """JSON schema of study files, for editors."""
     print(json_lines.dumps(study_schema(), indent=2))
+
+
+def _page() -> Callable[[StudyResult], str] | None:
+    """What makes the page; None where what it draws with is not installed."""
+    try:
+        from batchpolicy_tuning.tune.page import page
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("jinja2", "markupsafe", "plotly"):
+            raise
+        return None
+    return page
+
+
+def _tell(text: str) -> None:
+    _console().print(text, markup=False, soft_wrap=True)
 
 
 def _make(folder: Path) -> None:

@@ -44,7 +44,12 @@ class Outputs:
             write_policy(self.setting, self.policy_path, _remarks(result))
             told = "\n".join(f"{engine}: {text}" for engine, text in self.flags.items())
             output.write_whole(f"{told}\n", self.folder / FLAGS_FILE)
-        output.write_whole(result.model_dump_json(indent=1) + "\n", self.folder / FILE)
+        write_study(result, self.folder)
+
+
+def write_study(result: StudyResult, folder: Path) -> None:
+    """Write ``study.json`` alone."""
+    output.write_whole(result.model_dump_json(indent=1) + "\n", folder / FILE)
 
 
 def outputs_of(folder: Path, conclusion: Conclusion, setting: Setting | None) -> Outputs:

@@ -7,8 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,11 +17,10 @@ from batchpolicy import registry
 from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError
 from batchpolicy_tuning.tune.finalists import Chosen, Final, ranked_for_finals, run_finalists
-from batchpolicy_tuning.tune.judging import best_of, binding, closest_of, pareto
 from batchpolicy_tuning.tune.ledger import Ledger
 from batchpolicy_tuning.tune.problem import Drawn, ReplayProblem, draw, setting_of
 from batchpolicy_tuning.tune.progress import Watcher
-from batchpolicy_tuning.tune.records import ENDED, VOID, Outcome, TrialRecord
+from batchpolicy_tuning.tune.records import ENDED, Outcome, TrialRecord
 from batchpolicy_tuning.tune.result import (
     EXIT_CODES,
     Conclusion,
@@ -31,8 +29,9 @@ from batchpolicy_tuning.tune.result import (
     StudyResult,
     WorkloadResult,
 )
-from batchpolicy_tuning.tune.result_files import outputs_of
+from batchpolicy_tuning.tune.result_files import Outputs, outputs_of, write_study
 from batchpolicy_tuning.tune.space import Parameter
+from batchpolicy_tuning.tune.standing import standing
 from batchpolicy_tuning.tune.storage import shown_place
 from batchpolicy_tuning.tune.study import Study, changed_parts
 from batchpolicy_tuning.tune.verdict_text import summary_of
@@ -83,15 +82,18 @@ def tune(asked: Asked, watcher: Watcher) -> StudyResult:
     for note in study.settings.notes:
         watcher.say(note)
     ledger.write_note(_TRIALS, trials)
-    written = functools.partial(_written, asked, ledger, drawn, engine, final, started)
+    found = functools.partial(_found, asked, ledger, drawn, engine, final, started)
+    # What a report shows while it runs, and should it be killed.
+    begun, _ = found(None, ended=False)
+    write_study(begun.model_copy(update={"policy_file": None}), asked.folder)
     try:
         _searched(asked, ledger, engine, drawn, watcher)
     except KeyboardInterrupt:
-        written(None)
+        _write(*found(None, ended=False))
         raise
     if any(one.outcome is Outcome.FEASIBLE for one in ledger.trials()):
-        return written(_final(asked, ledger, drawn, watcher))
-    return written(None)
+        return _write(*found(_final(asked, ledger, drawn, watcher)))
+    return _write(*found(None))
 
 
 def work(study: Study, place: str, watcher: Watcher) -> int:
@@ -221,7 +223,12 @@ def _final(asked: Asked, ledger: Ledger, drawn: Drawn, watcher: Watcher) -> Fina
     )
 
 
-def _written(
+def _write(result: StudyResult, files: Outputs) -> StudyResult:
+    files.write(result)
+    return result
+
+
+def _found(
     asked: Asked,
     ledger: Ledger,
     drawn: Drawn,
@@ -229,14 +236,14 @@ def _written(
     final_engine: Engine,
     started: float,
     final: Final | None,
-) -> StudyResult:
+    *,
+    ended: bool = True,
+) -> tuple[StudyResult, Outputs]:
+    """The result as it stands, and the files that go with it."""
     study, goals = asked.study, asked.study.goals
-    records = ledger.records()
-    trials = [one for one in records if one.outcome in ENDED]
-    conclusion, winner = _conclusion(asked, trials, final)
-    closest = closest_of(trials) if best_of(goals, trials) is None else None
-    best = best_of(goals, trials)
-    deployed = _deployed(trials, winner, final, best, closest)
+    stands = standing(goals, study.settings.space.parameters, ledger.records())
+    conclusion, winner = _conclusion(final, ended)
+    deployed = _deployed(stands, winner, final)
     setting = (
         None
         if deployed is None
@@ -277,13 +284,7 @@ def _written(
         search_instances=tuple(one.name for one in drawn.search),
         held_out_instances=tuple(one.name for one in drawn.held_out),
         notes=(*study.settings.notes, *drawn.notes),
-        trials=tuple(trials),
-        outcomes=dict(sorted(Counter(one.outcome.value for one in trials).items())),
-        void_trials=sum(one.outcome in VOID for one in records),
-        best=None if best is None else best.number,
-        pareto=tuple(one.number for one in pareto(goals, trials)),
-        closest=None if closest is None else closest.number,
-        binding=binding(closest) if closest is not None and closest.targets else None,
+        **stands,
         baseline=None if final is None else final.baseline,
         finalists=() if final is None else final.finalists,
         winner=winner,
@@ -294,36 +295,25 @@ def _written(
     result = result.model_copy(
         update={"summary": summary_of(result, None if final is None else final.reason)}
     )
-    files.write(result)
-    return result
+    return result, files
 
 
-def _conclusion(
-    asked: Asked, trials: Sequence[TrialRecord], final: Final | None
-) -> tuple[Conclusion, int | None]:
+def _conclusion(final: Final | None, ended: bool) -> tuple[Conclusion, int | None]:
     if final is not None:
         return final.conclusion, final.winner
-    if len(trials) < asked.study.file.search.trials and any(
-        one.outcome is Outcome.FEASIBLE for one in trials
-    ):
-        return Conclusion.UNFINISHED, None
-    return Conclusion.NOTHING_FEASIBLE, None
+    return Conclusion.NOTHING_FEASIBLE if ended else Conclusion.UNFINISHED, None
 
 
 def _deployed(
-    trials: Sequence[TrialRecord],
-    winner: int | None,
-    final: Final | None,
-    best: TrialRecord | None,
-    closest: TrialRecord | None,
+    stands: Mapping[str, Any], winner: int | None, final: Final | None
 ) -> TrialRecord | None:
     """The setting that is written: the winner, else the best candidate, else the closest."""
-    by_number = {one.number: one for one in trials}
-    if winner is not None:
-        return by_number[winner]
-    if final is not None and final.finalists:
-        return by_number[final.finalists[0].trial]
-    return best or closest
+    number = winner
+    if number is None and final is not None and final.finalists:
+        number = final.finalists[0].trial
+    if number is None:
+        number = stands["closest"] if stands["best"] is None else stands["best"]
+    return next((one for one in stands["trials"] if one.number == number), None)
 
 
 def _parameter(one: Parameter) -> ParameterResult:

@@ -22,7 +22,7 @@ def summary_of(result: StudyResult, reason: str | None) -> tuple[str, ...]:
         case Conclusion.NOTHING_FEASIBLE:
             return _nothing(result)
         case Conclusion.UNFINISHED:
-            return (f"Interrupted after {len(result.trials)} trials.",)
+            return _unfinished(result, reason)
 
 
 def _winner(result: StudyResult, reason: str | None) -> tuple[str, ...]:
@@ -34,6 +34,20 @@ def _winner(result: StudyResult, reason: str | None) -> tuple[str, ...]:
         f"  against the baseline held out: {gains}",
         *(f"  {target_text(one)}" for one in won.targets),
         *_deploy(result),
+    )
+
+
+def _unfinished(result: StudyResult, running: str | None) -> tuple[str, ...]:
+    planned = result.study.get("search", {}).get("trials", "?")
+    at_work = f", {running}" if running else ""
+    best = result.closest if result.best is None else result.best
+    said = "closest to the targets" if result.best is None else "best"
+    so_far = [] if best is None else [f"  {said} so far: trial {best}, {trial_text(result, best)}"]
+    return (
+        f"Not at its end: {len(result.trials)} of {planned} trials{at_work}.",
+        *so_far,
+        "  nothing is judged held out yet",
+        f"  unless it still runs: batchpolicy tune {result.file} --resume",
     )
 
 
