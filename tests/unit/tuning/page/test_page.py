@@ -1,65 +1,23 @@
 from __future__ import annotations
 
-import base64
 import builtins
-import hashlib
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from batchpolicy.cli import main
 from batchpolicy.workload import WorkloadRequest
 from batchpolicy_tuning.document import document
 from batchpolicy_tuning.page import page
+from tests.support import pages
 from tests.support.comparisons import QUEUE, UNSTRETCHED, Repeated, compared
+from tests.support.pages import HOSTILE, Elements
 
 SERIAL = ("--engine", "tests.support.serial_engine:SerialEngine", "--max-num-seqs", "1")
-HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-class Elements(HTMLParser):
-    """What a browser makes of a page, as far as these tests ask."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.scripts: list[str] = []
-        self._in_script = False
-        self.feed(text)
-
-    @override
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-        self._in_script = tag in ("script", "style")
-
-    @override
-    def handle_endtag(self, tag: str) -> None:
-        self._in_script = False
-
-    @override
-    def handle_data(self, data: str) -> None:
-        if not self._in_script:
-            self.texts.append(" ".join(data.split()))
-        elif self.scripts:
-            self.scripts[-1] += data
-
-    def plots(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.scripts[0])
-        return found
-
-    def said(self) -> str:
-        return " ".join(filter(None, self.texts))
 
 
 def _hostile(r: WorkloadRequest) -> WorkloadRequest:
@@ -144,41 +102,17 @@ def test_a_line_tells_exact_quantiles_and_the_target(told: dict[str, Any]) -> No
 
 
 def test_plotly_knows_all_that_the_plots_ask_for(shown: Elements) -> None:
-    graph = pytest.importorskip("plotly.graph_objects")
-    for plot in shown.plots():
-        text = re.sub(r'"--[a-z0-9-]+(/[0-9.]+)?"', '"#000000"', json.dumps(plot))
-        known = json.loads(text)
-        graph.Figure(data=known["data"], layout=known["layout"])
+    pages.assert_known_to_plotly(shown)
 
 
 def test_nothing_is_asked_for_outside_and_only_its_own_scripts_may_run(shown: Elements) -> None:
-    for tag, attributes in shown.tags:
-        assert not {"src", "srcset", "data", "action"} & attributes.keys(), tag
-        assert tag != "link"
-        assert (attributes.get("href") or "#").startswith("#")
-        assert not [name for name in attributes if name.startswith("on")]
-    (policy,) = (
-        attributes["content"] or ""
-        for tag, attributes in shown.tags
-        if attributes.get("http-equiv") == "Content-Security-Policy"
-    )
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert len(shown.scripts) == 3
-    for script in shown.scripts[1:]:
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        assert f"'sha256-{digest}'" in policy
-    assert sum("plotly.js v" in script for script in shown.scripts) == 1
+    pages.assert_asks_for_nothing(shown)
 
 
 def test_names_are_text_wherever_they_come(hostile: dict[str, Any]) -> None:
     found = Elements(page(hostile))
-    assert "img" not in [tag for tag, _ in found.tags]
-    assert len(found.scripts) == 3
+    pages.assert_names_are_text(found)
     assert HOSTILE in found.said()
-    for plot in found.plots():
-        # Titles are for the template; what plotly gets has no tags but its own line breaks.
-        for_plotly = json.dumps([plot["data"], plot["layout"]])
-        assert not re.search(r"<(?!br>)", for_plotly)
 
 
 def test_an_extended_profile_is_marked(told: dict[str, Any]) -> None:
@@ -221,40 +155,9 @@ def test_without_what_draws_it_the_page_is_refused_before_any_run(
     assert "--html needs jinja2" in capsys.readouterr().err
 
 
-@pytest.fixture
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("needs a chromium binary, of which there is none on the path")
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["told", "hostile"])
 def test_a_browser_draws_every_plot_offline_and_without_errors(
-    which: str, request: pytest.FixtureRequest, chromium: str, tmp_path: Path
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    path = tmp_path / "out.html"
-    path.write_text(page(request.getfixturevalue(which)), encoding="utf-8")
-    done = subprocess.run(
-        [
-            chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr",
-            "--virtual-time-budget=60000", "--window-size=1280,1000", "--dump-dom",
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    drawn = Elements(done.stdout)
-    plots = drawn.plots()
-    (_, root) = next((tag, attributes) for tag, attributes in drawn.tags if tag == "html")
-    assert root.get("data-fault") is None
-    assert root["data-plots"] == f"{len(plots)} of {len(plots)}"
-    assert "img" not in [tag for tag, _ in drawn.tags]
-    held = [attributes for tag, attributes in drawn.tags if "js-plotly-plot" in str(attributes)]
-    assert len(held) == len(plots)
+    pages.assert_drawn_in_a_browser(page(request.getfixturevalue(which)), tmp_path)

@@ -15,6 +15,7 @@ from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.config import load_config
 from batchpolicy.errors import ConfigError
+from batchpolicy_tuning.tune.page import page
 from batchpolicy_tuning.tune.result import StudyResult, read_result
 
 ROOT = Path(__file__).parents[4]
@@ -66,7 +67,7 @@ def test_a_winner_is_found_held_out_and_written(
     assert result.conclusion == "winner"
     out = Path(result.policy_file or "").parent
     assert sorted(p.name for p in out.iterdir()) == [
-        *("flags.txt", "journal.log", "policy.yaml", "study.json")
+        *("flags.txt", "journal.log", "policy.yaml", "report.html", "study.json")
     ]
     assert load_config(out / "policy.yaml").policy.name in ("benefit", "fcfs", "priority")
     won = next(one for one in result.finalists if one.trial == result.winner)
@@ -87,6 +88,7 @@ def test_a_winner_is_found_held_out_and_written(
     assert f"Winner: trial {result.winner}" in told.out
     assert "trial 6 of 6: " in told.err
     assert "0:00 left" in told.err
+    assert (out / "report.html").read_text() == page(result)
 
 
 def test_the_same_seed_gives_the_same_study_and_another_another(study: Write) -> None:
@@ -248,7 +250,9 @@ def test_a_second_terminal_helps(study: Write, capsys: pytest.CaptureFixture[str
     assert "workloads differ" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_a_study_that_can_be_resumed(study: Write) -> None:
+def test_ctrl_c_leaves_a_study_that_can_be_resumed(
+    study: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = study(engine=f"engine: {SERIAL}:InterruptedEngine\n" + LIGHT.split("\n", 1)[1])
     out = path.parent / "out"
     done = subprocess.run(
@@ -261,6 +265,9 @@ def test_ctrl_c_leaves_a_study_that_can_be_resumed(study: Write) -> None:
         f"interrupted; go on with: batchpolicy tune {path} --resume --out {out}"
     )
     assert "Traceback" not in done.stderr
+    assert read_result(out).conclusion == "unfinished"
+    assert main(["tune", "report", str(out)]) == 0
+    assert "Not at its end: " in capsys.readouterr().out
 
 
 def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
