@@ -24,8 +24,9 @@ from batchpolicy_tuning.tune import run
 from batchpolicy_tuning.tune.judging import Goal
 from batchpolicy_tuning.tune.progress import Clock, Lines, Silent, Watcher, best_so_far
 from batchpolicy_tuning.tune.records import TrialRecord
-from batchpolicy_tuning.tune.report import PAGE, read_standing
+from batchpolicy_tuning.tune.report import read_standing
 from batchpolicy_tuning.tune.result import FILE, Conclusion, StudyResult
+from batchpolicy_tuning.tune.result_files import PAGE
 from batchpolicy_tuning.tune.study import read_study, with_search
 from batchpolicy_tuning.tune.study_file import study_schema
 from batchpolicy_tuning.tune.summary import Rows, finalist_rows, heading, trial_rows

@@ -20,8 +20,6 @@ from batchpolicy_tuning.tune.standing import standing
 from batchpolicy_tuning.tune.storage import open_storage, shown_place
 from batchpolicy_tuning.tune.verdict_text import summary_of
 
-PAGE = "report.html"
-
 
 def read_standing(folder: Path, storage: str | None) -> StudyResult:
     """The result in a folder; of a study that has not ended, with the trials so far.

@@ -20,6 +20,7 @@ POLICY_FILES: Mapping[Conclusion, str] = {
 }
 """Only what may be deployed is called a policy."""
 FLAGS_FILE = "flags.txt"
+PAGE = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Outputs:
         return None if self.policy_path is None else str(self.policy_path)
 
     def write(self, result: StudyResult) -> None:
-        """Write them all; a policy file of an earlier conclusion is removed."""
-        for name in {*POLICY_FILES.values(), FLAGS_FILE}:
+        """Write them all; policy file and page of an earlier conclusion are removed."""
+        for name in {*POLICY_FILES.values(), FLAGS_FILE, PAGE}:
             (self.folder / name).unlink(missing_ok=True)
         if self.setting is not None and self.policy_path is not None:
             write_policy(self.setting, self.policy_path, _remarks(result))

@@ -331,7 +331,8 @@ def _environment(asked: Asked) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "jobs": asked.jobs,
-        "argv": sys.argv[1:],
+        # A storage may have been given with its password.
+        "argv": [shown_place(one) for one in sys.argv[1:]],
     }
 
 

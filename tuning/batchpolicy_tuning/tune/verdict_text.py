@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from batchpolicy_tuning.tune.records import TrialRecord
 from batchpolicy_tuning.tune.result import Conclusion, FinalistResult, StudyResult
 from batchpolicy_tuning.tune.summary import comparison_text, target_text, trial_text
@@ -47,8 +49,16 @@ def _unfinished(result: StudyResult, running: str | None) -> tuple[str, ...]:
         f"Not at its end: {len(result.trials)} of {planned} trials{at_work}.",
         *so_far,
         "  nothing is judged held out yet",
-        f"  unless it still runs: batchpolicy tune {result.file} --resume",
+        f"  unless it still runs: {_resume(result)}",
     )
+
+
+def _resume(result: StudyResult) -> str:
+    """The command that goes on with a study."""
+    argv: list[str] = list(result.environment.get("argv", ()))
+    if argv[:1] != ["tune"]:  # started by a program
+        argv = ["tune", result.file]
+    return shlex.join(["batchpolicy", *argv, *([] if "--resume" in argv else ["--resume"])])
 
 
 def _candidate(result: StudyResult) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ def test_what_is_there_of_a_study_that_runs_is_shown(folder: Path, capsys: Captu
     assert "Not at its end: 3 of 9 trials, 1 running, or their workers are gone." in told
     assert "best so far: trial 1, " in told
     assert "nothing is judged held out yet" in told
+    assert "unless it still runs: batchpolicy tune evening.yaml --resume" in told
     assert "goodput by trial" in (folder / "report.html").read_text()
     # The file stays as it was: another process is at work there.
     assert json.loads((folder / "study.json").read_text())["trials"] == []

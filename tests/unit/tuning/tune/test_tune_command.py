@@ -210,9 +210,16 @@ def test_what_the_workload_has_not_is_told_before_any_trial(
     assert "Did you mean 'web'?" in said
 
 
-def test_json_is_the_result(study: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_result_and_tells_no_password(
+    study: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["batchpolicy", "tune", "a.yaml", "--storage=postgresql://me:secret@db/tuning"]
+    monkeypatch.setattr(sys, "argv", argv)
     status, result = _tuned(study(), "-q", "--json", "--trials", "3")
-    printed = StudyResult.model_validate_json(capsys.readouterr().out)
+    told = capsys.readouterr().out
+    assert "secret" not in told
+    assert "--storage=postgresql://me:***@db/tuning" in told
+    printed = StudyResult.model_validate_json(told)
     assert printed == result
     assert printed.exit_code == status
     assert json.loads((Path(result.policy_file or "").parent / "study.json").read_text())
