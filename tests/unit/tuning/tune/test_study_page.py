@@ -59,7 +59,7 @@ def test_history_tells_outcomes_apart_by_colour_and_shape_in_order(shown: Elemen
     # Without a value they stand in the strip below.
     assert traces["failed y2"]["x"] == [3]
     assert traces["timed out y2"]["x"] == [4]
-    looks = [one["marker"] for name, one in traces.items() if "marker" in one]
+    looks = [one["marker"] for one in traces.values() if "marker" in one]
     assert len({look["symbol"] for look in looks}) == len({look["color"] for look in looks}) == 5
     # 9.0 is infeasible, and never the best.
     assert traces["best so far y"]["x"] == [0, 1, 7, 7]
