@@ -15,8 +15,8 @@ from batchpolicy.step_cost import StepShape
 
 AIM = 0.98
 """Part of the time allowed that a step is planned for: predictions err."""
-NEAR, FEW_BLOCKS = 0.25, 5
-"""Part of the prompt tokens, and blocks, below which a rise may be none of the load."""
+FEW_BLOCKS = 5
+"""Blocks below which a rise may be none of the load."""
 SHARE = 0.5
 """Part of the time that an answer has gained or lost which one step spends or makes good."""
 LEAST, MOST = 0.8, 2.0
@@ -143,7 +143,7 @@ class LimitController:
         blocks = max(found // block, 1)
         before = most // block if self._prefill is None else self._prefill // block
         change = blocks - before
-        if self._prefill is not None and 0 < change < max(NEAR * before, FEW_BLOCKS):
+        if self._prefill is not None and 0 < change < FEW_BLOCKS:
             # Half the way up, so that what it learns from a step cannot throw it to and fro.
             blocks = before + change // 2
         tokens = block * blocks
