@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -192,6 +193,9 @@ class Policy(Component, ABC):
     def tenant_weights(self) -> Mapping[str, float]:
         """Shares by tenant name that the policy file sets; others keep the request's."""
         return {}
+
+    def count_in(self, counters: Counter[str]) -> None:
+        """Where to count what happens in the policy, told once at the start; shown as metrics."""
 
     def on_arrived(self, rows: Requests, step: Step) -> None:
         """New requests, once each."""

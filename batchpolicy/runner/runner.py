@@ -52,6 +52,7 @@ class PolicyRunner:
         self.policy = policy_for(config, engine)
         self.engine = engine
         self.counters: Counter[str] = Counter()
+        self.policy.count_in(self.counters)
         predictor = predictor_for(config, engine)
         self._foresight = (
             None if predictor is None else Foresight(predictor, self.counters, strict=strict)

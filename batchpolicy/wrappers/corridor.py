@@ -93,5 +93,5 @@ class Corridor(Wrapper):
     @override
     def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
         gone = self.fairness.forget(codes, kind)
-        gone[gone] = self.inner.forget(codes[gone], kind)
+        gone[gone] = self.forget_inside(codes[gone], kind)
         return gone

@@ -45,11 +45,12 @@ class Tiered(Wrapper):
     @field_validator("inner")
     @classmethod
     def _has_no_classes(cls, inner: Policy) -> Policy:
-        here = inner
-        while isinstance(here, Wrapper):
+        left = [inner]
+        while left:
+            here = left.pop()
             if isinstance(here, Tiered):
                 raise ValueError("classes do not stand in classes; name all in one 'up_to'")
-            here = here.inner
+            left += here.inside() if isinstance(here, Wrapper) else ()
         return inner
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
@@ -25,6 +26,7 @@ class Wrapper(Policy):
     a row once at most in each call of its own, so that a queue is scored once however deep
     the policies stand in each other. What ``inner`` holds back stays held back, what it
     refuses is refused, the tighter limit holds, and of two times to wake the earlier one.
+    One that holds several policies says so in ``inside``, and in ``asked`` whose turn it is.
 
     ``tags`` of a class are its own; those of an object add what ``inner`` requires, that
     some request may starve if it may in either, and that displacement is by benefit if it
@@ -37,6 +39,14 @@ class Wrapper(Policy):
     inner: Inner = Field(default_factory=FCFS)
     """The policy inside: a name, or a mapping with its name and parameters."""
 
+    def inside(self) -> tuple[Policy, ...]:
+        """All policies inside: each is told of everything that happens."""
+        return (self.inner,)
+
+    def asked(self) -> Policy:
+        """The one of them that is asked now."""
+        return self.inner
+
     @classmethod
     @override
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -47,32 +57,32 @@ class Wrapper(Policy):
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
-        return self.inner.benefit(requests, step)
+        return self.asked().benefit(requests, step)
 
     @override
     def tier(self, requests: Requests, step: Step) -> IntArray | None:
-        return self.inner.tier(requests, step)
+        return self.asked().tier(requests, step)
 
     @override
     def keep_benefit(self, running: Requests, step: Step) -> FloatArray | None:
-        return self.inner.keep_benefit(running, step)
+        return self.asked().keep_benefit(running, step)
 
     @override
     def admissible(self, waiting: Requests, step: Step) -> BoolArray | None:
-        return self.inner.admissible(waiting, step)
+        return self.asked().admissible(waiting, step)
 
     @override
     def rank(self, waiting: Requests, step: Step) -> Ranking:
-        return self.inner.rank(waiting, step)
+        return self.asked().rank(waiting, step)
 
     @override
     def limits(self, step: Step) -> Limits:
-        return self.inner.limits(step)
+        return self.asked().limits(step)
 
     @override
     def overrides(self, method: str) -> bool:
         own = getattr(type(self), method) is not getattr(Wrapper, method)
-        return own or self.inner.overrides(method)
+        return own or any(one.overrides(method) for one in self.inside())
 
     @override
     def native_order(self) -> str | None:
@@ -80,34 +90,51 @@ class Wrapper(Policy):
 
     @override
     def tenant_weights(self) -> Mapping[str, float]:
-        return self.inner.tenant_weights()
+        return {k: v for one in self.inside() for k, v in one.tenant_weights().items()}
+
+    @override
+    def count_in(self, counters: Counter[str]) -> None:
+        for one in self.inside():
+            one.count_in(counters)
 
     @override
     def on_arrived(self, rows: Requests, step: Step) -> None:
-        self.inner.on_arrived(rows, step)
+        for one in self.inside():
+            one.on_arrived(rows, step)
 
     @override
     def on_admitted(self, rows: Requests, step: Step) -> None:
-        self.inner.on_admitted(rows, step)
+        for one in self.inside():
+            one.on_admitted(rows, step)
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        self.inner.on_computed(rows, work, step)
+        for one in self.inside():
+            one.on_computed(rows, work, step)
 
     @override
     def on_preempted(self, rows: Requests, step: Step) -> None:
-        self.inner.on_preempted(rows, step)
+        for one in self.inside():
+            one.on_preempted(rows, step)
 
     @override
     def on_finished(self, rows: Requests, step: Step) -> None:
-        self.inner.on_finished(rows, step)
+        for one in self.inside():
+            one.on_finished(rows, step)
 
     @override
     def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
         if has_hooks(type(self), Wrapper):
             # State of its own, of which it does not say what can go.
             return np.full(len(codes), False)
-        return self.inner.forget(codes, kind)
+        return self.forget_inside(codes, kind)
+
+    def forget_inside(self, codes: IntArray, kind: CodeKind) -> BoolArray:
+        """Which of the codes no policy inside remembers any more, shape ``(n,)``."""
+        gone = np.full(len(codes), True)
+        for one in self.inside():
+            gone[gone] = one.forget(codes[gone], kind)
+        return gone
 
 
 class _TagsOfBoth:
@@ -119,11 +146,11 @@ class _TagsOfBoth:
     def __get__(self, policy: Wrapper | None, cls: type[Wrapper]) -> Tags:
         if policy is None:
             return self._own
-        inner = policy.inner.tags
+        both = (self._own, *(one.tags for one in policy.inside()))
         return Tags(
-            requires=self._own.requires | inner.requires,
-            may_starve=self._own.may_starve or inner.may_starve,
-            preempts="benefit" if "benefit" in (self._own.preempts, inner.preempts) else "class",
+            requires=frozenset[str]().union(*(one.requires for one in both)),
+            may_starve=any(one.may_starve for one in both),
+            preempts="benefit" if any(one.preempts == "benefit" for one in both) else "class",
         )
 
 
