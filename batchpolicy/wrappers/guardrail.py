@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from batchpolicy.component import Component
 from batchpolicy.policy import Step
-from batchpolicy.requests import Requests, Status
+from batchpolicy.requests import FloatArray, Requests, Status
 
 BET = 0.8
 """Part of what it has that a guardrail stakes on each pair of windows."""
@@ -81,6 +81,11 @@ def lost(row: Score, safe: Score, least: int, worse_by: float) -> bool | None:
     return ratio > TTFT_RATIO if ratio > TTFT_RATIO or ratio < 1.0 else None
 
 
+def staked(stake: float, worse: bool) -> float:
+    """What a stake is after a pair that the row lost, or won."""
+    return max(stake * (1.0 + BET if worse else 1.0 - BET), 1.0)
+
+
 class Window:
     """Counts what becomes of the requests that come from ``start_s`` on."""
 
@@ -107,7 +112,7 @@ class Window:
         return found
 
 
-def _score(rows: Requests, until_s: np.ndarray) -> Score:
+def _score(rows: Requests, until_s: FloatArray) -> Score:
     """Rows that ended or were looked at at ``until_s``; inf for those that failed."""
     first_s, due_s = rows.first_token_s, rows.first_token_due_s
     targeted = np.isfinite(rows.ttft_slo_s) | np.isfinite(rows.tpot_slo_s)
@@ -129,7 +134,7 @@ def _score(rows: Requests, until_s: np.ndarray) -> Score:
 
 
 def _added(a: Score, b: Score) -> Score:
-    return Score(*(x + y for x, y in zip(a, b, strict=True)))
+    return Score(a.met + b.met, a.judged + b.judged, a.ttft_s + b.ttft_s, a.requests + b.requests)
 
 
 @dataclass(slots=True)
@@ -207,7 +212,7 @@ class Watch:
         trial.pairs += 1
         worse = lost(row, safe, rule.least_requests, rule.worse_by)
         if worse is not None:
-            trial.stake = max(trial.stake * (1.0 + BET if worse else 1.0 - BET), 1.0)
+            trial.stake = staked(trial.stake, worse)
         if trial.stake >= rule.alarm_pairs:
             again = trial.back_off_s > 0.0 and trial.pairs < rule.alarm_pairs
             longer_s = min(2.0 * trial.back_off_s, max(LONGEST_S, rule.back_off_s))

@@ -93,7 +93,7 @@ class LoadMeter:
         self._tokens += out
         self._put_out += out
         self._prefilled += int(work.prefill_tokens.sum())
-        self._tokens_of.add(rows.slot, work.output_tokens)
+        self._tokens_of.add(rows.slot, work.output_tokens.astype(np.float64))
 
     def finished(self, rows: Requests) -> None:
         """They live no more."""

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from pydantic import (
     PrivateAttr,
     model_validator,
 )
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from batchpolicy.component import Component
 from batchpolicy.policy import CodeKind, Limits, Policy, Step, Tags, Work
@@ -59,9 +59,8 @@ class Ceilings(Component):
     def below(self, most: Limits) -> Limits:
         """The tighter one of each."""
         mine = (self.max_num_seqs, self.max_num_batched_tokens, self.prefill_chunk)
-        return Limits(
-            *(b if a is None else a if b is None else min(a, b) for a, b in zip(mine, most))
-        )
+        both = zip(mine, most, strict=True)
+        return Limits(*(b if a is None else a if b is None else min(a, b) for a, b in both))
 
 
 class Row(Ceilings):

@@ -9,6 +9,7 @@ from batchpolicy.policies.edf import EarliestDeadlineFirst
 from batchpolicy.testing.checks import Check, parametrize_with_checks
 from batchpolicy.wrappers.batch_forming import BatchForming
 from batchpolicy.wrappers.corridor import Corridor
+from batchpolicy.wrappers.regimes import Regimes
 from batchpolicy.wrappers.tiered import Tiered
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,6 +28,16 @@ OTHERS = [
     Tiered.model_validate({"up_to": [-1, 0, 2], "inner": "virtual-token-counter"}),
     Tiered.model_validate({"inner": {"name": "corridor", "inner": "benefit"}}),
     BatchForming.model_validate({"hold_idle": True, "inner": "corridor"}),
+    Regimes.model_validate(
+        {
+            "inner": "corridor",
+            "rows": [
+                {"name": "all", "inner": "virtual-token-counter", "max_num_seqs": 3},
+                {"name": "urgent", "urgent_above": 0.1, "inner": "shortest-remaining"},
+            ],
+            "hold_s": 0.0,
+        }
+    ),
     Benefit.model_validate({"corridor_tokens": 10.0, "prices": {"recent_steps": 2.0}}),
     Benefit.model_validate({"urgency": {"lost": "refuse"}, "terms": ["shortness", "ageing"]}),
     EarliestDeadlineFirst(lost="refuse"),
