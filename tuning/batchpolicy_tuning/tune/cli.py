@@ -20,7 +20,7 @@ from typing_extensions import override
 from batchpolicy.errors import ConfigError, Interrupted
 from batchpolicy_tuning import output
 from batchpolicy_tuning.pool import interrupted_once
-from batchpolicy_tuning.tune import run
+from batchpolicy_tuning.tune import regimes, run
 from batchpolicy_tuning.tune.judging import Goal
 from batchpolicy_tuning.tune.progress import Clock, Lines, Silent, Watcher, best_so_far
 from batchpolicy_tuning.tune.records import TrialRecord
@@ -207,6 +207,38 @@ def report(
         return
     show(result, _console())
     _tell(f"\nTo look at: {page}")
+
+
+@app.command("regimes")
+def put_together(
+    studies: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=DIR...", help="Rows and results, from low load to high."),
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Policy file to write.")
+    ],
+    safe: Annotated[
+        str | None,
+        typer.Option(help="Row to go back to; by default the last.", show_default=False),
+    ] = None,
+) -> None:
+    """Put the winners of studies at several loads into one policy file.
+
+    It changes policy and limits with the load; see docs/tuning.md.
+    """
+    given = [text.partition("=") for text in studies]
+    if any(not (name and folder) for name, _, folder in given):
+        raise ConfigError(
+            f"studies are {' '.join(studies)!r}; expected NAME=DIR for each, such as "
+            "low=tuned/low peak=tuned/peak"
+        )
+    won = [regimes.read_won(name, Path(folder)) for name, _, folder in given]
+    joined = regimes.join(won, safe or won[-1].name)
+    regimes.write_joined(joined, out)
+    for line in joined.remarks()[1:]:
+        print(line)
+    print(f"Policy file: {out}")
 
 
 @app.command("schema")
