@@ -54,7 +54,7 @@ class Guardrail(Component):
     """Share of the requests by which a window must be worse to count."""
     alarm_pairs: Annotated[float, Field(gt=1.0)] = 500.0
     """Pairs between two false alarms, on average and at least."""
-    back_off_s: PositiveFloat = 300.0
+    back_off_s: PositiveFloat = 1800.0
     """How long the safe setting holds after an alarm, in seconds."""
 
 

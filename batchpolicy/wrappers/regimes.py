@@ -56,6 +56,11 @@ class Ceilings(Component):
     prefill_chunk: PositiveInt | None = None
     """Most prompt tokens of one request in one step."""
 
+    @property
+    def limits_anything(self) -> bool:
+        """Whether it says anything."""
+        return self.below(Limits()) != Limits()
+
     def below(self, most: Limits) -> Limits:
         """The tighter one of each."""
         mine = (self.max_num_seqs, self.max_num_batched_tokens, self.prefill_chunk)
@@ -90,7 +95,7 @@ class Row(Ceilings):
     @property
     def differs(self) -> bool:
         """Whether it says anything that the safe setting does not."""
-        return self.inner is not None or self.below(Limits()) != Limits()
+        return self.inner is not None or self.limits_anything
 
 
 def _all_reachable(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -185,6 +190,13 @@ class Regimes(Wrapper):
         used = self._course.used
         ceilings = self.safe if used == SAFE else self.rows[used]
         return ceilings.below(super().limits(step))
+
+    @override
+    def overrides(self, method: str) -> bool:
+        if method == "limits" and not any(one.limits_anything for one in (self.safe, *self.rows)):
+            # Asking for limits takes time in each step.
+            return any(one.overrides(method) for one in self.inside())
+        return super().overrides(method)
 
     @override
     def count_in(self, counters: Counter[str]) -> None:

@@ -216,3 +216,10 @@ def test_tags_are_those_of_all_policies_inside() -> None:
     assert policy.tags.may_starve
     assert policy.tags.preempts == "benefit"
     assert policy.native_order() is None
+
+
+def test_limits_are_asked_for_only_where_there_are_some() -> None:
+    row = {"name": "peak", "above": 0.5, "inner": "edf"}
+    assert not Regimes.model_validate({"rows": [row]}).overrides("limits")
+    assert Regimes.model_validate({"rows": [row | {"prefill_chunk": 64}]}).overrides("limits")
+    assert Regimes.model_validate({"safe": {"max_num_seqs": 4}}).overrides("limits")
