@@ -84,7 +84,7 @@ def test_another_row_may_be_the_safe_one(studies: Path) -> None:
         (["low=low"], "", ["expected two or more"]),
         (["a=low", "a=peak"], "b", ["'a' is given twice", "--safe 'b' is none of a, a"]),
         (["low", "peak=peak"], "", ["expected NAME=DIR"]),
-        (["low=nowhere", "peak=peak"], "", ["no file"]),
+        (["low=nowhere", "peak=peak"], "", ["nowhere"]),
     ],
 )
 def test_studies_that_do_not_go_together_are_refused(
