@@ -273,12 +273,13 @@ def _usable(predictor: Predictor, asked: Predictor, batch: Arrivals, when: str) 
     """Whether what is asked says numbers that tables may take."""
     found = np.asarray(asked.predict(batch).quantiles)
     fits = found.shape == (len(batch), len(LEVELS))
+    said, most = found, batch.max_tokens
     if fits:
         says = ~_silent(found)
-        found, most = found[says], batch.max_tokens[says]
-        fits = bool((np.diff(found, axis=1) >= 0).all())
+        said, most = found[says], most[says]
+    ascend = fits and (np.diff(said, axis=1) >= 0).all()
     # Not the other way around: NaN is neither.
-    if not (fits and (found >= 1.0).all() and (found.max(axis=1) <= most).all()):
+    if not (ascend and (said >= 1.0).all() and (said.max(axis=1) <= most).all()):
         _fail(predictor, f"predicts nothing usable {when}")
 
 
