@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from batchpolicy.config import RequestDefaults
@@ -96,13 +96,18 @@ class RequestReader:
         lora: str,
         arrival_s: float | None,
         ready: bool,
+        prompt_ids: Sequence[int] | None = None,
+        temperature: float | None = None,
+        hour: float = math.nan,
     ) -> RequestFacts:
         """Facts of a request that has just come.
 
         ``given`` are its own parameters, a mapping or anything else; ``priority`` counts
         lower as more urgent, None if it has none; ``session`` is the engine's own name of
-        its session, if it has such; ``arrival_s`` is known only under a virtual clock.
+        its session, if it has such; ``arrival_s`` is known only under a virtual clock, where
+        the last three, made up for the engine's sake, count for nothing.
         """
+        live = arrival_s is None
         said: Mapping[str, Any] = cast("Any", given) if isinstance(given, Mapping) else {}
         return RequestFacts(
             prompt_tokens=prompt_tokens,
@@ -123,6 +128,9 @@ class RequestReader:
             ),
             # Replays alone know it; what a client says of it counts for nothing.
             true_output_tokens=None if arrival_s is None else said.get("true_output_tokens"),
+            prompt_ids=prompt_ids if live else None,
+            temperature=temperature if live and temperature is not None else math.nan,
+            hour=hour if live else math.nan,
             arrival_s=arrival_s,
             ready=ready,
         )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.component import Component
-from batchpolicy.requests import FloatArray, IndexArray, IntArray
+from batchpolicy.requests import BoolArray, FloatArray, IndexArray, IntArray
 
 LEVELS: FloatArray = np.array([0.05, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.99])
 """Levels of the quantiles; the last one is high, since memory is short where answers are long."""
@@ -28,7 +28,7 @@ class LengthDist:
     """
 
     quantiles: FloatArray
-    """Shape ``(n, 9)``, each row ascending, at least 1."""
+    """Shape ``(n, 9)``, each row ascending, at least 1; or all NaN, where nothing is said."""
 
     def __len__(self) -> int:
         return len(self.quantiles)
@@ -37,6 +37,16 @@ class LengthDist:
     def exactly(cls, tokens: npt.ArrayLike) -> LengthDist:
         """No doubt: so many tokens each."""
         return cls(np.repeat(np.asarray(tokens, dtype=np.float64)[:, None], len(LEVELS), axis=1))
+
+    @classmethod
+    def nothing(cls, n: int) -> LengthDist:
+        """Not a word on any of ``n`` requests: they go as if there were no predictor."""
+        return cls(np.full((n, len(LEVELS)), np.nan))
+
+    @property
+    def known(self) -> BoolArray:
+        """Rows of which something is said, shape ``(n,)``."""
+        return ~np.isnan(self.quantiles[:, 0])
 
     def mean(self) -> FloatArray:
         """Mean of each row, shape ``(n,)``."""
@@ -160,6 +170,11 @@ class Predictor(Component, ABC):
     def predict(self, batch: Arrivals) -> LengthDist:
         """Total output tokens of each request, at least 1 and at most its ``max_tokens``.
 
+        A row of NaN says nothing: policies order that request, and admission sizes it, as
+        without a predictor. Where some rows have lengths and some have none, an order by
+        length holds the one against the ceiling of the other; say nothing of all, or a length
+        of each, where that matters.
+
         The prediction for a request depends on that request and on what was observed,
         never on the others of the batch.
         """
@@ -171,8 +186,19 @@ class Predictor(Component, ABC):
         """
 
     def counts(self) -> Mapping[str, int]:
-        """Counters of its own, such as how often it fell back; they only grow."""
+        """Counters of its own, such as how often it fell back; they only grow.
+
+        They join the runner's, with ``predictor_`` before names that do not begin so.
+        """
         return {}
+
+    def cost_s(self, rows: int, answers: int) -> float:
+        """Seconds of one core in which it predicts ``rows`` and hears of ``answers``.
+
+        Stated rather than measured, so that two replays are equal: they let so much time
+        pass before the predictions arrive. Servers wait for nothing and do not ask.
+        """
+        return 1e-4 * (rows > 0) + 1e-5 * rows + 1e-4 * answers
 
 
 def within(quantiles: FloatArray, max_tokens: IntArray) -> LengthDist:

@@ -57,6 +57,8 @@ class Driver:
                 max_partial=1,
                 max_loras=limits.max_loras(scheduler),
                 start_blocks=START_BLOCKS,
+                live=arrival_s_of is None,
+                leads=not several or limits.is_leader(),
                 lag_steps=int(bool(scheduler.enable_overlap)),
                 capabilities=frozenset(
                     ("prefix", "preempt", *(() if arrival_s_of is None else ("truth",)))
@@ -108,7 +110,8 @@ class Driver:
 
     def ticked(self, tick: Tick) -> None:
         """The leader's tick came with the requests of this turn."""
-        self._ticked = tick
+        before = self._ticked
+        self._ticked = tick if before is None else tick.after(before)
 
     def before_step(self, running_batch: Any) -> bool:
         """Plan the step and displace; tells whether a prefill pass has anything to do."""
@@ -285,6 +288,7 @@ class Driver:
             if self._ticked is None:
                 raise RuntimeError("no tick has come from the first rank")
             tick = self._ticked
+            self._ticked = tick._replace(predictions=None)
         else:
             tick = self.runner.tick()
         self._step_s, self._tick_s = tick.now_s - self._tick_s, tick.now_s

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from batchpolicy.config import RequestDefaults
@@ -35,7 +36,10 @@ class Metadata:
         *,
         low_first: bool,
         base_takes_place: bool = False,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
+        """``wall_s`` are seconds since 1970."""
+        self._wall_s = wall_s
         self._reader = RequestReader(defaults, counters)
         self._low_first = low_first
         self._base = _BASE if base_takes_place else ""
@@ -55,6 +59,10 @@ class Metadata:
             lora=req.lora_id or self._base,
             arrival_s=arrival_s,
             ready=ready,
+            prompt_ids=req.origin_input_ids,
+            # SGLang has a greedy request choose the first of one.
+            temperature=0.0 if params.top_k == 1 else params.temperature,
+            hour=self._wall_s() / 3600.0 % 24.0,
         )
 
 

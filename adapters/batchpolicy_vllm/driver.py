@@ -45,6 +45,7 @@ class Driver:
                 chunks=bool(scheduler.scheduler_config.enable_chunked_prefill),
                 max_loras=seams.max_loras(scheduler),
                 decode_tokens=1 + int(scheduler.num_spec_tokens),
+                live=not virtual,
                 lag_steps=int(bool(scheduler.scheduler_config.async_scheduling)),
                 capabilities=frozenset(able),
             ),
@@ -65,6 +66,10 @@ class Driver:
         self._failed = False
         self.wake_s = math.inf
         """When to plan anew though nothing has happened; only a virtual clock need know."""
+
+    def close(self) -> None:
+        """The scheduler shuts down."""
+        self.runner.close()
 
     def before_step(self) -> None:
         """Plan the step, displace, and put the plan on offer."""

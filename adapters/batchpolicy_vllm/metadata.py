@@ -37,4 +37,8 @@ class Metadata:
             lora="" if lora is None else str(lora.lora_name),
             arrival_s=arrival_s,
             ready=ready,
+            prompt_ids=request.prompt_token_ids,
+            temperature=None if params is None else params.temperature,
+            # Stamped by the front end, in seconds since 1970.
+            hour=request.arrival_time / 3600.0 % 24.0,
         )

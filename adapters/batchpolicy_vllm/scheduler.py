@@ -84,6 +84,12 @@ class PolicyMixin(_Base):
             self._driver.finished(seams.ended_ids(ended), seams.end_status(finished_status))
         return ended
 
+    def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+        """Let the engine shut down, after the predictor's thread."""
+        if self._driver is not None:
+            self._driver.close()
+        return super().shutdown(*args, **kwargs)
+
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)
         if self._driver is not None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from batchpolicy.policy import Limits, Role
 from batchpolicy.requests import FloatArray, IntArray
@@ -37,6 +40,10 @@ class EngineFacts:
     """Tokens that one decode is charged: 1 plus drafts."""
     start_blocks: int = 0
     """KV blocks beside those of its prompt that must be free for a request to start."""
+    live: bool = False
+    """Time passes by itself: predictors work on a thread, else at their stated cost."""
+    leads: bool = True
+    """This rank makes the ticks; only it asks the predictor."""
     lag_steps: int = 0
     """Steps planned before their predecessors' results: 1 under async scheduling."""
     cost: StepCost | None = None
@@ -70,6 +77,11 @@ class RequestFacts:
     """What the request says of itself; no predictor is asked then."""
     true_output_tokens: int | None = None
     """In replays, what it will put out: for predictors that require the truth, nobody else."""
+    prompt_ids: Sequence[int] | None = field(default=None, repr=False, compare=False)
+    """The engine's own list of the prompt's token ids, for predictors, which look at both ends."""
+    temperature: float = math.nan
+    hour: float = math.nan
+    """Hour of the day at which it came, UTC, where a wall clock tells."""
     arrival_s: float | None = None
     """Known only under a virtual clock; else the tick that follows stamps it."""
     ready: bool = True
@@ -81,6 +93,23 @@ class Predictions(NamedTuple):
     ids: list[str]
     quantiles: FloatArray
     """Of the whole outputs, at ``predictor.LEVELS``; shape ``(n, 9)``."""
+    high: FloatArray
+    """The quantile that the policy file reserves memory by; shape ``(n,)``."""
+    seq: IntArray
+    """The submissions that are meant, as ids come again; shape ``(n,)``."""
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Several as one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    ids, quantiles, high, seq = zip(*parts, strict=True)
+    return Predictions(
+        list(chain.from_iterable(ids)),
+        np.concatenate(quantiles),
+        np.concatenate(high),
+        np.concatenate(seq),
+    )
 
 
 class Tick(NamedTuple):
@@ -88,7 +117,14 @@ class Tick(NamedTuple):
 
     now_s: float
     predictions: Predictions | None = None
-    """Of requests that came since the last tick; None without any."""
+    """Those that have become ready since the last tick; None without any."""
+
+    def after(self, earlier: Tick) -> Tick:
+        """The same with what an earlier tick brought that no step has begun with."""
+        before, now = earlier.predictions, self.predictions
+        if before is None or now is None:
+            return self._replace(predictions=now or before)
+        return self._replace(predictions=joined([before, now]))
 
 
 class Plan(NamedTuple):

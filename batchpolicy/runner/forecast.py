@@ -71,9 +71,10 @@ class Forecast:
             return
         predicted, brought = columns[QUANTILES][slot, MEDIAN], columns["predicted_output_tokens"]
         median = float(brought[slot] if predicted != predicted else predicted)
-        if median != median:
+        if median != median or self._predicts:
+            # A predictor may be late, or fall silent.
             self._history.add(out)
-        elif not self._as_told or predicted != predicted:
+        if median == median and (not self._as_told or predicted != predicted):
             self._calibration.add(median, out)
         self._safety.answered(self._evicted.at(slot) > 0.0)
         self._counters["safety_milli"] = round(1000.0 * self._safety.deviations)

@@ -4,83 +4,118 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 
-import numpy as np
-
-from batchpolicy.predictor import LEVELS, TRUTH, Arrivals, LengthDist, Predictor
-from batchpolicy.requests import FloatArray
-from batchpolicy.runner.facts import Predictions, RequestFacts
+from batchpolicy.predictor import Predictor
+from batchpolicy.runner.asking import Answer, Asked, Asker, Desk, Question
+from batchpolicy.runner.facts import EngineFacts, Predictions, RequestFacts, joined
 from batchpolicy.runner.forecast import Told
+from batchpolicy.runner.on_clock import OnClock
+from batchpolicy.runner.on_thread import OnThread
 
 logger = logging.getLogger(__name__)
+
+_PREFIX = "predictor_"
 
 
 class Foresight:
     """Predictions for a tick. A predictor that fails, or answers nonsense, is counted.
 
     Requests that bring a prediction of their own are not asked about: whoever sent
-    them knows more.
+    them knows more. What came since the last tick is asked about in one go, and what is
+    ready by now goes with the tick: in a server the predictor works on a thread, under a
+    virtual clock it takes as long as it states.
     """
 
-    def __init__(self, predictor: Predictor, counters: Counter[str], *, strict: bool) -> None:
-        self._predictor = predictor
+    def __init__(
+        self,
+        predictor: Predictor,
+        engine: EngineFacts,
+        quantile: float,
+        counters: Counter[str],
+        *,
+        strict: bool,
+    ) -> None:
+        """``quantile`` is the one that memory is reserved by."""
+        self._name = type(predictor).__name__
         self._counters = counters
         self._strict = strict
         self.tells: Told = "as told" if predictor.as_told else "estimates"
-        self._truth = TRUTH in predictor.requires
-        self._observes = type(predictor).observe is not Predictor.observe
-        self._new: list[tuple[str, RequestFacts]] = []
-        self._open: dict[str, RequestFacts] = {}
+        asker = Asker(predictor, quantile)
+        self._desk: Desk = OnThread(asker) if engine.live else OnClock(asker)
+        # Of several ranks all hear of requests, and one predicts.
+        self._asks = engine.leads
+        self._observes = self._asks and type(predictor).observe is not Predictor.observe
+        self._new: list[Asked] = []
+        self._open: dict[str, Asked] = {}
         """Requests of which the predictor wants to hear how long they became."""
-        self._ended: list[tuple[str, RequestFacts, int]] = []
+        self._ended: list[tuple[Asked, int]] = []
+        self._told: dict[str, int] = {}
+        """The predictor's own counts, as far as they are in ours."""
 
-    def arrived(self, request_id: str, facts: RequestFacts) -> None:
-        """A request came."""
-        if facts.predicted_output_tokens != facts.predicted_output_tokens:
-            self._new.append((request_id, facts))
+    def arrived(self, request_id: str, facts: RequestFacts, seq: int, turn: int) -> None:
+        """A request came, the ``seq``-th; ``turn`` of its session, -1 without one."""
+        asked = Asked(request_id, seq, turn, facts)
+        if self._asks and facts.predicted_output_tokens != facts.predicted_output_tokens:
+            self._new.append(asked)
         if self._observes:
-            self._open[request_id] = facts
+            self._open[request_id] = asked
 
     def ended(self, request_id: str, output_tokens: int | None) -> None:
         """A request ended, with a whole answer of so many tokens or without one."""
-        facts = self._open.pop(request_id, None)
-        if facts is not None and output_tokens:
-            self._ended.append((request_id, facts, output_tokens))
+        asked = self._open.pop(request_id, None)
+        if asked is not None and output_tokens:
+            self._ended.append((asked, output_tokens))
 
-    def take(self) -> Predictions | None:
-        """Predictions for the requests that came since the last call; None without any."""
-        if self._ended:
-            ended, self._ended = self._ended, []
-            outputs = np.array([tokens for _, _, tokens in ended], dtype=np.int64)
-            batch = self._batch([(i, facts) for i, facts, _ in ended])
-            try:
-                self._predictor.observe(batch, outputs)
-            except Exception as fault:
+    def take(self, now_s: float) -> Predictions | None:
+        """Ask about what has come since the last call; the predictions that are ready."""
+        # The step before may have come to nothing.
+        self._desk.begin()
+        if self._new or self._ended:
+            question = Question(self._ended, self._new)
+            self._new, self._ended = [], []
+            self._dropped(self._desk.ask(question, now_s))
+        answers = self._desk.answers(now_s)
+        return self._predictions(answers) if answers else None
+
+    def begin(self) -> None:
+        """The step is planned, and the engine computes it."""
+        self._desk.begin()
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._desk.close()
+
+    def _predictions(self, answers: list[Answer]) -> Predictions | None:
+        said: list[Predictions] = []
+        for answer in answers:
+            for fault in answer.faults:
                 self._failed(fault)
-        if not self._new:
-            return None
-        new, self._new = self._new, []
-        batch = self._batch(new)
-        try:
-            quantiles = _usable(self._predictor.predict(batch), batch)
-        except Exception as fault:
-            self._failed(fault)
-            return None
-        return Predictions(batch.request_id, quantiles)
+            self._count(answer.counts)
+            if answer.silent:
+                self._counters["predictor_silent"] += answer.silent
+            if answer.said is not None:
+                said.append(answer.said)
+        return joined(said) if said else None
 
-    def _batch(self, requests: list[tuple[str, RequestFacts]]) -> Arrivals:
-        facts = [one for _, one in requests]
-        truth = None
-        if self._truth:
-            # Cut where the client's ceiling cuts.
-            truth = np.array([min(f.true_output_tokens or 1, f.max_tokens) for f in facts])
-        return Arrivals(
-            [request_id for request_id, _ in requests],
-            np.array([f.prompt_tokens for f in facts], dtype=np.int64),
-            np.array([f.max_tokens for f in facts], dtype=np.int64),
-            [f.tenant for f in facts],
-            truth,
-        )
+    def _count(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            new = count - self._told.get(name, 0)
+            if new > 0:
+                self._told[name] = count
+                ours = name if name.startswith(_PREFIX) else _PREFIX + name
+                self._counters[ours] += new
+
+    def _dropped(self, requests: int) -> None:
+        if not requests:
+            return
+        if not self._counters["predictor_dropped"]:
+            logger.error(
+                "predictor %s is too slow, or hangs: requests go without its prediction. "
+                "Further ones are counted, not logged.",
+                self._name,
+            )
+        self._counters["predictor_dropped"] += requests
 
     def _failed(self, fault: Exception) -> None:
         if self._strict:
@@ -90,19 +125,6 @@ class Foresight:
             logger.error(
                 "predictor %s failed; requests go without its prediction. "
                 "Further faults are counted, not logged.",
-                type(self._predictor).__name__,
+                self._name,
                 exc_info=fault,
             )
-
-
-def _usable(found: LengthDist, batch: Arrivals) -> FloatArray:
-    """The quantiles, if the tables may take them."""
-    quantiles = np.asarray(found.quantiles, dtype=np.float64)
-    shape = (len(batch), len(LEVELS))
-    if quantiles.shape != shape:
-        raise ValueError(f"predict returned quantiles of shape {quantiles.shape}, not {shape}")
-    if not (np.isfinite(quantiles).all() and (quantiles >= 1.0).all()):
-        raise ValueError("predict returned quantiles that are no numbers of tokens from 1 on")
-    if (np.diff(quantiles, axis=1) < 0).any():
-        raise ValueError("predict returned quantiles that are not ascending")
-    return np.minimum(quantiles, batch.max_tokens[:, None])

@@ -53,12 +53,14 @@ class PolicyRunner:
         self.engine = engine
         self.counters: Counter[str] = Counter()
         self.policy.count_in(self.counters)
-        predictor = predictor_for(config, engine)
-        self._foresight = (
-            None if predictor is None else Foresight(predictor, self.counters, strict=strict)
-        )
         bounds, queue = config.bounds or Bounds(), config.queue or Queue()
         limits, memory = config.limits or LimitSettings(), config.memory or Memory()
+        predictor = predictor_for(config, engine)
+        self._foresight = (
+            None
+            if predictor is None
+            else Foresight(predictor, engine, memory.quantile, self.counters, strict=strict)
+        )
         self._guard = Guard(self.policy, self.counters, strict=strict)
         self._ledger = Ledger(self.policy, engine, self._forget)
         self._ledger.on_end = self._ended
@@ -77,7 +79,6 @@ class PolicyRunner:
         )
         self._certificates = self._planner.overdue.certificates
         self._notes = self._planner.notes
-        self._high = memory.quantile
         self._forecast: Forecast | None = None
         if memory.look_ahead:
             told = "nothing" if self._foresight is None else self._foresight.tells
@@ -134,7 +135,9 @@ class PolicyRunner:
             if self._forecast is not None:
                 self._forecast.arrived(slot)
             if self._foresight is not None:
-                self._foresight.arrived(request_id, facts)
+                columns = self._ledger.table.columns
+                seq, turn = int(columns["seq"][slot]), int(columns["turn"][slot])
+                self._foresight.arrived(request_id, facts, seq, turn if facts.session else -1)
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -155,14 +158,16 @@ class PolicyRunner:
             return
         if whole and self._forecast is not None:
             self._forecast.answered(slot)
-        if self._foresight is not None:
-            out = int(ledger.table.columns["output_tokens"][slot]) if whole else None
-            self._foresight.ended(request_id, out)
 
     def tick(self) -> Tick:
-        """Read the clock and predict; the leader of several ranks does this for all."""
-        foresight = self._foresight
-        return Tick(self.engine.clock(), None if foresight is None else foresight.take())
+        """Read the clock, take predictions; the leader of several ranks does this for all."""
+        now_s, foresight = self.engine.clock(), self._foresight
+        return Tick(now_s, None if foresight is None else foresight.take(now_s))
+
+    def close(self) -> None:
+        """The engine shuts down: nothing is predicted any more."""
+        if self._foresight is not None:
+            self._foresight.close()
 
     def begin(self, tick: Tick) -> None:
         """Start a step at the tick's time."""
@@ -173,7 +178,9 @@ class PolicyRunner:
         if self._certificates is not None:
             self._certificates.begin(tick.now_s)
         if tick.predictions is not None:
-            write_predictions(self._ledger.table, tick.predictions, self._high)
+            write_predictions(self._ledger.table, tick.predictions)
+            # Who could not start may do so now, and others first.
+            self._ledger.changes += 1
 
     def plan(self, free_kv_blocks: int, free_seats: int, *, kept_blocks: int = 0) -> Plan:
         """What the engine should do in this step.
@@ -247,6 +254,8 @@ class PolicyRunner:
         if admitted:
             self.counters["admitted"] += self._seat(admitted, tokens)
         self._ledger.batch.scheduled(tokens)
+        if self._foresight is not None:
+            self._foresight.begin()
         if self._certificates is not None:
             self._certificates.runs(len(self._ledger.running))
 
@@ -257,6 +266,8 @@ class PolicyRunner:
         """
         if not self._ledger.batch.scheduled_steadily(decodes):
             return False
+        if self._foresight is not None:
+            self._foresight.begin()
         if self._turns is not None:
             self._turns.taken(self._ledger.now_s)
         if self._certificates is not None:
@@ -351,6 +362,11 @@ class PolicyRunner:
         self._notes.ended(request_id, slot, seq, self._steps.index + 1)
         if self._certificates is not None:
             self._certificates.ended(request_id, slot)
+        if self._foresight is not None:
+            columns = self._ledger.table.columns
+            whole = slot in self._ledger.running and columns["status"][slot] == Status.FINISHED
+            out = int(columns["output_tokens"][slot]) if whole else None
+            self._foresight.ended(request_id, out)
 
     def _seat(self, found: Mapping[str, int], tokens: Mapping[str, int]) -> int:
         """How many of these take a seat, each with so many tokens found in the KV cache."""

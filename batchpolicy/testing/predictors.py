@@ -13,7 +13,7 @@ import numpy as np
 
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.predictor import LEVELS, TRUTH, Arrivals, LengthDist, Predictor
-from batchpolicy.requests import FloatArray
+from batchpolicy.requests import BoolArray, FloatArray
 
 PredictorCheck = Callable[[Predictor], None]
 
@@ -34,6 +34,7 @@ def predictor_checks() -> Iterator[PredictorCheck]:
     yield check_any_answer_may_be_observed
     yield check_what_it_is_given_stays_as_it_was
     yield check_what_it_returned_is_the_callers
+    yield check_its_cost_is_stated
     yield check_memory_is_bounded
 
 
@@ -57,7 +58,7 @@ def check_parameters_survive(predictor: Predictor) -> None:
 
 
 def check_quantiles_are_nine_numbers_a_row(predictor: Predictor) -> None:
-    """Shape ``(n, 9)``, finite, of 64-bit floats."""
+    """Shape ``(n, 9)``, of 64-bit floats, a row finite or, to say nothing, all NaN."""
     batch = _batch(predictor)
     found = _learned(predictor).predict(batch)
     if type(found) is not LengthDist:
@@ -67,8 +68,8 @@ def check_quantiles_are_nine_numbers_a_row(predictor: Predictor) -> None:
     if found.quantiles.shape != shape or found.quantiles.dtype != np.float64:
         got = f"{found.quantiles.shape} of {found.quantiles.dtype}"
         _fail(predictor, f"returned quantiles of shape {got}, expected {shape} of float64")
-    if not np.isfinite(found.quantiles).all():
-        _fail(predictor, "returned quantiles that are not finite")
+    if not np.isfinite(found.quantiles[~_silent(found.quantiles)]).all():
+        _fail(predictor, "returned quantiles that are neither finite nor NaN in the whole row")
 
 
 def check_quantiles_ascend(predictor: Predictor) -> None:
@@ -81,6 +82,7 @@ def check_lengths_are_possible(predictor: Predictor) -> None:
     """Between one token and ``max_tokens``."""
     batch = _batch(predictor)
     found = _predicted(predictor)
+    # Of NaN neither is true.
     if (found < 1.0).any():
         _fail(predictor, f"predicts {found.min():g} tokens, expected at least 1")
     over = found.max(axis=1) > batch.max_tokens
@@ -98,16 +100,16 @@ def check_a_request_alone_is_predicted_as_in_a_batch(predictor: Predictor) -> No
     together = learned.predict(batch).quantiles
     for row in range(len(batch)):
         alone = learned.predict(batch.take(np.array([row]))).quantiles
-        if not np.allclose(alone[0], together[row], rtol=1e-9):
+        if not np.allclose(alone[0], together[row], rtol=1e-9, equal_nan=True):
             _fail(predictor, f"row {row} alone is predicted otherwise than in a batch")
     back = learned.predict(batch.take(np.arange(len(batch))[::-1])).quantiles[::-1]
-    if not np.allclose(back, together, rtol=1e-9):
+    if not np.allclose(back, together, rtol=1e-9, equal_nan=True):
         _fail(predictor, "predictions depend on the order of the batch")
 
 
 def check_predictions_repeat(predictor: Predictor) -> None:
     """Two predictors told alike agree bit for bit."""
-    if not np.array_equal(_predicted(predictor), _predicted(predictor)):
+    if not np.array_equal(_predicted(predictor), _predicted(predictor), equal_nan=True):
         _fail(predictor, "two predictors with the same parameters disagree")
 
 
@@ -115,7 +117,7 @@ def check_predicting_changes_nothing(predictor: Predictor) -> None:
     """Only ``observe`` changes what is predicted next."""
     learned, batch = _learned(predictor), _batch(predictor)
     first = learned.predict(batch).quantiles.copy()
-    if not np.array_equal(first, learned.predict(batch).quantiles):
+    if not np.array_equal(first, learned.predict(batch).quantiles, equal_nan=True):
         _fail(predictor, "predicts otherwise when it is asked again")
 
 
@@ -125,10 +127,7 @@ def check_extremes_are_predicted(predictor: Predictor) -> None:
     ceilings = np.array([1, 2**20, 1, 2**20])
     truth = np.array([1, 2**20, 1, 5]) if TRUTH in predictor.requires else None
     batch = Arrivals(["a", "b", "c", "d"], sizes, ceilings, ["", "", "x", "x"], truth)
-    found = _learned(predictor).predict(batch).quantiles
-    usable = np.isfinite(found).all() and (found >= 1.0).all()
-    if not usable or (found.max(axis=1) > ceilings).any():
-        _fail(predictor, "cannot predict prompts or ceilings of extreme sizes")
+    _usable(predictor, _learned(predictor), batch, "of prompts or ceilings of extreme sizes")
 
 
 def check_no_requests_are_no_predictions(predictor: Predictor) -> None:
@@ -198,8 +197,22 @@ def check_what_it_returned_is_the_callers(predictor: Predictor) -> None:
     kept = first.copy()
     if first.flags.writeable:
         first[:] = 1.0
-    if not np.array_equal(learned.predict(batch).quantiles, kept):
+    if not np.array_equal(learned.predict(batch).quantiles, kept, equal_nan=True):
         _fail(predictor, "returns an array that it goes on using")
+
+
+def check_its_cost_is_stated(predictor: Predictor) -> None:
+    """``cost_s`` is finite, at least 0, no less for more, and the same whatever was seen."""
+    fresh, learned = _fresh(predictor), _learned(predictor)
+    sizes = [(0, 0), (1, 0), (64, 0), (64, 1), (64, 64)]
+    stated = [float(fresh.cost_s(*size)) for size in sizes]
+    # Not the other way around: NaN is neither.
+    if not all(0.0 <= cost_s < np.inf for cost_s in stated):
+        _fail(predictor, f"states costs of {stated} s, expected finite times, at least 0")
+    if stated != sorted(stated):
+        _fail(predictor, "states a lower cost for more requests or answers")
+    if stated != [float(learned.cost_s(*size)) for size in sizes]:
+        _fail(predictor, "states another cost after it has seen answers, so no replay repeats")
 
 
 def check_memory_is_bounded(predictor: Predictor) -> None:
@@ -259,10 +272,19 @@ def _predicted(predictor: Predictor) -> FloatArray:
 def _usable(predictor: Predictor, asked: Predictor, batch: Arrivals, when: str) -> None:
     """Whether what is asked says numbers that tables may take."""
     found = np.asarray(asked.predict(batch).quantiles)
-    ascend = found.shape == (len(batch), len(LEVELS)) and (np.diff(found, axis=1) >= 0).all()
+    fits = found.shape == (len(batch), len(LEVELS))
+    said, most = found, batch.max_tokens
+    if fits:
+        says = ~_silent(found)
+        said, most = found[says], most[says]
+    ascend = fits and (np.diff(said, axis=1) >= 0).all()
     # Not the other way around: NaN is neither.
-    if not (ascend and (found >= 1.0).all() and (found.max(axis=1) <= batch.max_tokens).all()):
+    if not (ascend and (said >= 1.0).all() and (said.max(axis=1) <= most).all()):
         _fail(predictor, f"predicts nothing usable {when}")
+
+
+def _silent(quantiles: FloatArray) -> BoolArray:
+    return np.asarray(np.isnan(quantiles).all(axis=1))
 
 
 def _bytes_of(value: object, seen: set[int]) -> int:

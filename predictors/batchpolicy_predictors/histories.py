@@ -42,6 +42,10 @@ class HistoryConditional(Predictor):
         return within(np.tile(self._all.quantiles, (len(batch), 1)), batch.max_tokens)
 
     @override
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 5e-6 * (rows > 0) + 1e-7 * rows + 1e-5 * answers
+
+    @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
         everybody = self._all
         for tokens, cut in _ended(batch, output_tokens):
@@ -75,6 +79,10 @@ class TenantHistory(Predictor):
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
         return within(self.quantiles_of(batch.tenant), batch.max_tokens)
+
+    @override
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 6e-6 * (rows > 0) + 2e-7 * rows + 1.6e-5 * answers
 
     def quantiles_of(self, tenants: list[str]) -> FloatArray:
         """Quantiles for requests of these tenants, shape ``(n, 9)``, whatever their ceilings."""

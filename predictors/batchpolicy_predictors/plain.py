@@ -20,6 +20,10 @@ class MaxTokens(Predictor):
     def predict(self, batch: Arrivals) -> LengthDist:
         return LengthDist.exactly(batch.max_tokens)
 
+    @override
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 4e-6 * (rows > 0)
+
 
 class Constant(Predictor):
     """Every answer has the same length, as far as its client allows."""
@@ -32,3 +36,7 @@ class Constant(Predictor):
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
         return LengthDist.exactly(np.minimum(batch.max_tokens, self.output_tokens))
+
+    @override
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 4e-6 * (rows > 0)

@@ -71,6 +71,10 @@ class TemplateNeighbours(Predictor):
         return within(found, batch.max_tokens)
 
     @override
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 2e-5 * (rows > 0) + 5e-5 * rows + 5e-5 * answers
+
+    @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
         self._history.observe(batch, output_tokens)
         if batch.prompt_ids is None or not len(batch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, cast
@@ -64,11 +64,13 @@ class Tracked(Predictor):
     tau-b) of its medians and the coverage of its 0.9 quantile. From ``tau_enough`` on, and
     with a coverage within 5 points of 0.9, it is taken at its word; between that and no
     correlation, or 20 points, its quantiles go towards those of ``tenant-history``. Below a
-    tenth of trust it counts no more, until it has earned three quarters again: then all requests
-    of a class are equally long, so that no order by length is left. Each fall and each
-    recovery is counted and logged, those of one tenant at level INFO; from one to the next all
-    of the window has to be new. For predictors that read requests: within a tenant a history
-    says nothing of the order.
+    tenth of trust it counts no more, until it has earned three quarters again. Of a tenant all
+    requests are equally long then, on the scale of the others. Where it has fallen for all
+    requests together nothing is said of any: policies have their order without predictions,
+    and none is held against the ceiling of another. Each fall and each recovery is counted and
+    logged, those of one tenant under names of their own and at level INFO; from one to the
+    next all of the window has to be new. For predictors that read requests: within a tenant a
+    history says nothing of the order.
     """
 
     inner: Inner
@@ -85,8 +87,7 @@ class Tracked(Predictor):
     _history: TenantHistory = PrivateAttr(default_factory=TenantHistory)
     _all: Record = PrivateAttr()
     _tenants: dict[str, Record] = PrivateAttr(default_factory=dict[str, Record])
-    _falls: int = PrivateAttr(default=0)
-    _recoveries: int = PrivateAttr(default=0)
+    _counts: Counter[str] = PrivateAttr(default_factory=Counter[str])
 
     @field_validator("inner")
     @classmethod
@@ -101,6 +102,8 @@ class Tracked(Predictor):
 
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
+        if self._all.fallen:
+            return LengthDist.nothing(len(batch))
         trust = self.trust_in(batch.tenant)
         said = self.inner.predict(batch).quantiles
         if (trust == 1.0).all():
@@ -120,6 +123,8 @@ class Tracked(Predictor):
             zip(middle.tolist(), output_tokens.tolist(), covered.tolist(), strict=True),
             strict=True,
         ):
+            if row[0] != row[0]:
+                continue  # of this one it said nothing
             self._add(self._all, row, "all requests")
             if tenant:
                 record = self._tenants.pop(tenant, None) or self._record()
@@ -132,8 +137,14 @@ class Tracked(Predictor):
 
     @override
     def counts(self) -> Mapping[str, int]:
-        own = {"predictor_fallbacks": self._falls, "predictor_recoveries": self._recoveries}
-        return {**self.inner.counts(), **own}
+        return {**self.inner.counts(), **self._counts}
+
+    @override
+    def cost_s(self, rows: int, answers: int) -> float:
+        # It asks anew about each answer.
+        asked_again = self.inner.cost_s(answers, 0)
+        own = 4e-6 + 2e-6 * rows + 4e-5 * answers
+        return self.inner.cost_s(rows, answers) + asked_again + own
 
     def trust_in(self, tenants: list[str]) -> FloatArray:
         """Weight of the inner predictor for requests of these tenants, shape ``(n,)``."""
@@ -178,17 +189,22 @@ class Tracked(Predictor):
         if record.since < self.window:
             return
         record.fallen, record.since = not record.fallen, 0
-        self._falls += record.fallen
-        self._recoveries += not record.fallen
+        whom = "" if record is self._all else "tenant_"
+        self._counts[f"predictor_{whom}{'fallbacks' if record.fallen else 'recoveries'}"] += 1
         logger.log(
             logging.WARNING if record is self._all else logging.INFO,
             "predictor %s %s for %s: tau %.2f, %.0f%% within its 0.9 quantile",
             type(self.inner).__name__,
-            "fails, and earlier answers speak" if record.fallen else "is followed again",
+            self._turn(record),
             whose,
             record.tau,
             100.0 * record.coverage,
         )
+
+    def _turn(self, record: Record) -> str:
+        if not record.fallen:
+            return "is followed again"
+        return f"fails, and {'nothing is said' if record is self._all else 'its history speaks'}"
 
 
 class _OfBoth:

@@ -99,6 +99,28 @@ class Falls(Sound):
         return LengthDist(found)
 
 
+class HalfSilent(Sound):
+    def predict(self, batch: Arrivals) -> LengthDist:
+        found = super().predict(batch).quantiles.copy()
+        found[:, -1] = np.nan
+        return LengthDist(found)
+
+
+class CheaperByTheDozen(Sound):
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 1e-3 if rows < 12 else 1e-4
+
+
+class Measures(Sound):
+    def cost_s(self, rows: int, answers: int) -> float:
+        return 1e-5 * rows * len(self._part)
+
+
+class Refunds(Sound):
+    def cost_s(self, rows: int, answers: int) -> float:
+        return float("nan")
+
+
 class Nothing(Sound):
     def predict(self, batch: Arrivals) -> LengthDist:
         return LengthDist.exactly(np.zeros(len(batch)))
@@ -133,7 +155,7 @@ class LearnsWhenAsked(Sound):
 class ShortOnly(Sound):
     def predict(self, batch: Arrivals) -> LengthDist:
         found = super().predict(batch).quantiles
-        return LengthDist(np.where(batch.prompt_tokens[:, None] > 2**19, np.nan, found))
+        return LengthDist(np.where(batch.prompt_tokens[:, None] > 2**19, np.inf, found))
 
 
 class NeverEmpty(Sound):
@@ -149,6 +171,7 @@ class KnowsNothingAtFirst(Sound):
 class NeedsATemperature(Sound):
     def predict(self, batch: Arrivals) -> LengthDist:
         warm = np.ones(len(batch)) if batch.temperature is None else batch.temperature
+        warm = np.nan_to_num(warm, nan=np.inf)
         known = batch.turn is None or (batch.turn < 0).all()
         # Only where all else is missing too.
         found = super().predict(batch).quantiles
@@ -189,6 +212,7 @@ BROKEN = [
     (Forgets, predictors.check_parameters_survive, {"scale": 2.0}),
     (ThreeLevels, predictors.check_quantiles_are_nine_numbers_a_row, {}),
     (Bare, predictors.check_quantiles_are_nine_numbers_a_row, {}),
+    (HalfSilent, predictors.check_quantiles_are_nine_numbers_a_row, {}),
     (Falls, predictors.check_quantiles_ascend, {}),
     (Nothing, predictors.check_lengths_are_possible, {}),
     (BeyondTheCeiling, predictors.check_lengths_are_possible, {}),
@@ -202,12 +226,31 @@ BROKEN = [
     (BelievesAnything, predictors.check_any_answer_may_be_observed, {}),
     (Scribbles, predictors.check_what_it_is_given_stays_as_it_was, {}),
     (Lends, predictors.check_what_it_returned_is_the_callers, {}),
+    (CheaperByTheDozen, predictors.check_its_cost_is_stated, {}),
+    (Measures, predictors.check_its_cost_is_stated, {}),
+    (Refunds, predictors.check_its_cost_is_stated, {}),
     (Hoards, predictors.check_memory_is_bounded, {}),
 ]
 
 
+class Silent(Sound):
+    """Says nothing of every third request, and of nobody at first."""
+
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        if not self._part:
+            return LengthDist.nothing(len(batch))
+        found = super().predict(batch).quantiles.copy()
+        found[batch.prompt_tokens % 3 == 0] = np.nan
+        return LengthDist(found)
+
+
 def test_a_sound_predictor_passes() -> None:
     check_predictor(Sound())
+
+
+def test_so_does_one_that_says_nothing_of_some_requests() -> None:
+    check_predictor(Silent())
 
 
 def test_each_check_has_one_that_it_catches() -> None:

@@ -37,7 +37,8 @@ class Bench:
     """Serves requests on a scheduler of class ``base``, 10 ms a step.
 
     With ``in_flight`` 2 a step is scheduled before the results of its predecessor are
-    back, as under asynchronous scheduling.
+    back, as under asynchronous scheduling. ``live`` as in a server: the policy goes by a
+    real clock, and predictors work on a thread.
     """
 
     def __init__(
@@ -47,10 +48,13 @@ class Bench:
         *,
         base: type | None = None,
         in_flight: int = 1,
+        live: bool = False,
     ) -> None:
         base = base or seams.Scheduler
         self.clock = Clock()
-        cls = base if config is None else scheduler_class(base, config, self.clock)
+        cls = (
+            base if config is None else scheduler_class(base, config, None if live else self.clock)
+        )
         asynchronous = issubclass(base, seams.AsyncScheduler)
         settings = engine_config(limits, asynchronous=asynchronous)
         self.scheduler = make_scheduler(cls, settings)

@@ -19,6 +19,7 @@ apiVersion: batchpolicy/v1
 kind: Policy
 policy: benefit
 preempt: class
+predictor: tenant-history
 """
 TOKENS = 24
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,15 +28,25 @@ def read(
     """Facts of a request with these ``custom_params``, and how many values were no use."""
     counters: Counter[str] = Counter()
     req = SimpleNamespace(
-        sampling_params=SimpleNamespace(custom_params=custom, max_new_tokens=34),
+        sampling_params=SimpleNamespace(
+            custom_params=custom, max_new_tokens=34, top_k=-1, temperature=0.7
+        ),
         origin_input_ids=[0] * 12,
         priority=priority,
         routing_key=routing_key,
         session_id=session_id,
         lora_id=lora,
     )
-    metadata = Metadata(defaults or RequestDefaults(), counters, low_first=low_first)
-    return metadata.facts(req, arrival_s=arrival_s), counters["bad_metadata"]
+    metadata = Metadata(
+        defaults or RequestDefaults(), counters, low_first=low_first, wall_s=lambda: 3600.0
+    )
+    facts = metadata.facts(req, arrival_s=arrival_s)
+    if arrival_s is None:
+        assert facts.prompt_ids is req.origin_input_ids, "told, not copied"
+        assert (facts.temperature, facts.hour) == (0.7, 1.0)
+    # What predictors are told is the same for all of these.
+    facts = replace(facts, prompt_ids=None, temperature=math.nan, hour=math.nan)
+    return facts, counters["bad_metadata"]
 
 
 def test_a_request_that_says_nothing_has_defaults() -> None:
@@ -143,3 +154,18 @@ def test_a_deadline_at_an_instant_is_read_under_a_virtual_clock_only() -> None:
 def test_a_place_that_no_engine_has_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r"cannot read 'header\.x'"):
         read(defaults=RequestDefaults(tenant_from=("header.x",)))
+
+
+@pytest.mark.parametrize(("top_k", "expected"), [(1, 0.0), (-1, 1.0)])
+def test_a_greedy_request_is_told_from_one_that_samples(top_k: int, expected: float) -> None:
+    # SGLang has the greedy one sample at 1.0 from the first alone.
+    params = SimpleNamespace(max_new_tokens=3, top_k=top_k, temperature=1.0)
+    req = SimpleNamespace(
+        sampling_params=params, origin_input_ids=[1], priority=None, lora_id=None
+    )
+    metadata = Metadata(RequestDefaults(), Counter(), low_first=False)
+    assert metadata.facts(req, arrival_s=None).temperature == expected
+    # Replays make up prompts and parameters.
+    facts = metadata.facts(req, arrival_s=0.0)
+    assert facts.prompt_ids is None
+    assert math.isnan(facts.temperature) and math.isnan(facts.hour)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,9 @@ def read(
     """Facts of a request with these ``vllm_xargs``, and how many values could not be used."""
     counters: Counter[str] = Counter()
     request = SimpleNamespace(
-        sampling_params=SimpleNamespace(extra_args=extra),
+        sampling_params=SimpleNamespace(extra_args=extra, temperature=0.7),
+        prompt_token_ids=[0] * 12,
+        arrival_time=90_000.0,
         num_prompt_tokens=12,
         max_tokens=34,
         priority=priority,
@@ -38,6 +41,14 @@ def read(
     )
     metadata = Metadata(defaults or RequestDefaults(), counters)
     facts = metadata.facts(request, arrival_s=arrival_s, ready=True)
+    if arrival_s is None:
+        assert facts.prompt_ids is request.prompt_token_ids, "told, not copied"
+        assert (facts.temperature, facts.hour) == (0.7, 1.0)
+    else:
+        # Replays make up prompts and parameters.
+        assert facts.prompt_ids is None
+        assert math.isnan(facts.temperature) and math.isnan(facts.hour)
+    facts = replace(facts, prompt_ids=None, temperature=math.nan, hour=math.nan)
     bad = counters.pop("bad_metadata", 0)
     assert bad == counters.total(), "each is counted under its key too"
     return facts, bad
@@ -138,7 +149,9 @@ def test_each_value_that_cannot_be_used_is_counted_under_its_key() -> None:
     metadata = Metadata(RequestDefaults(), counters)
     for extra in ({"weight": -1, "deadline_s": "soon"}, {"weight": 0}):
         request = SimpleNamespace(
-            sampling_params=SimpleNamespace(extra_args=extra),
+            sampling_params=SimpleNamespace(extra_args=extra, temperature=1.0),
+            prompt_token_ids=[1],
+            arrival_time=0.0,
             num_prompt_tokens=1,
             max_tokens=1,
             priority=2**40,
@@ -221,8 +234,9 @@ def test_the_first_place_that_names_a_tenant_counts() -> None:
 
 def test_a_pooling_request_has_no_parameters_to_read() -> None:
     request = SimpleNamespace(
-        sampling_params=None, num_prompt_tokens=3, max_tokens=1, priority=0, lora_request=None
-    )
+        sampling_params=None, num_prompt_tokens=3, max_tokens=1, priority=0, lora_request=None,
+        prompt_token_ids=None, arrival_time=2.0,
+    )  # fmt: skip
     facts = Metadata(RequestDefaults(), Counter()).facts(request, arrival_s=2.0, ready=False)
     wanted = RequestFacts(prompt_tokens=3, max_tokens=1, arrival_s=2.0, ready=False)
     assert repr(facts) == repr(wanted)

@@ -70,6 +70,10 @@ PLANNED = (
     ),
     _config("fcfs", preempt="never", limits=LimitSettings(tpot_target_s=0.012)),
     _config("edf", memory=Memory(look_ahead=False), limits=LimitSettings(tpot_target_s=0.03)),
+    # Its predictions arrive a step late.
+    _config(
+        "shortest-remaining", preempt="benefit", predictor=PredictorSpec(name="tenant-history")
+    ),
 )
 """What the policy runner plans."""
 
