@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 
 import numpy as np
+from pydantic import PrivateAttr
 from typing_extensions import override
 
 from batchpolicy.predictor import Arrivals, LengthDist, Predictor
@@ -15,14 +16,10 @@ LONG_S = 30.0
 """No test waits so long, unless it fails."""
 
 
-class Stage:
-    """What the predictor waits for, and what it tells; ``reset`` for each test."""
+class Scene:
+    """What the predictors of one test wait for, and what they tell."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Nothing has happened."""
         self.entered = threading.Semaphore(0)
         """Released as each prediction begins; the answer to the one before is delivered then."""
         self.go = threading.Semaphore(0)
@@ -30,6 +27,33 @@ class Stage:
         self.log: list[tuple[str, list[str], int]] = []
         """What it was called for, predict or observe: ids, and the thread."""
         self.batches: list[Arrivals] = []
+
+
+class Stage:
+    """The scene of the test that runs; predictors that an earlier one left keep theirs."""
+
+    def __init__(self) -> None:
+        self.scene = Scene()
+
+    def reset(self) -> None:
+        """Nothing has happened."""
+        self.scene = Scene()
+
+    @property
+    def entered(self) -> threading.Semaphore:
+        return self.scene.entered
+
+    @property
+    def go(self) -> threading.Semaphore:
+        return self.scene.go
+
+    @property
+    def log(self) -> list[tuple[str, list[str], int]]:
+        return self.scene.log
+
+    @property
+    def batches(self) -> list[Arrivals]:
+        return self.scene.batches
 
     def let_go(self) -> None:
         """Whoever waits here, may go: the test is over."""
@@ -51,13 +75,15 @@ STAGE = Stage()
 class Waits(Predictor):
     """Says seven once it may; of ``sulks`` nothing, and with ``bad`` it fails."""
 
+    _scene: Scene = PrivateAttr(default_factory=lambda: STAGE.scene)
+
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
-        go = STAGE.go
-        STAGE.log.append(("predict", batch.request_id, threading.get_ident()))
-        STAGE.batches.append(batch)
-        STAGE.entered.release()
-        assert go.acquire(timeout=LONG_S)
+        scene = self._scene
+        scene.log.append(("predict", batch.request_id, threading.get_ident()))
+        scene.batches.append(batch)
+        scene.entered.release()
+        assert scene.go.acquire(timeout=LONG_S)
         if "bad" in batch.request_id:
             raise RuntimeError("no model")
         found = LengthDist.exactly(np.full(len(batch), 7.0)).quantiles
@@ -66,11 +92,11 @@ class Waits(Predictor):
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
-        STAGE.log.append(("observe", batch.request_id, threading.get_ident()))
+        self._scene.log.append(("observe", batch.request_id, threading.get_ident()))
 
     @override
     def counts(self) -> Mapping[str, int]:
-        calls = len(STAGE.log)
+        calls = len(self._scene.log)
         return {"calls": calls, "predictor_turns": 2 * calls}
 
     @override
