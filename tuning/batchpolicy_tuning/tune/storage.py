@@ -88,8 +88,8 @@ def _journal(path: Path) -> BaseStorage:
         return JournalStorage(JournalFileBackend(str(path)))
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ConfigError(
-            f"--storage {path} cannot be read as a journal of trials: {fault}. Give the journal of "
-            "a study, or the name of a new file"
+            f"--storage {path} cannot be read as a journal of trials: {fault}. "
+            "Give the journal of a study, or the name of a new file"
         ) from fault
 
 
