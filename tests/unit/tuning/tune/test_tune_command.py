@@ -201,7 +201,7 @@ def test_a_study_that_has_changed_is_not_resumed_unawares(
 
 
 def test_failed_trials_are_told_apart_and_cost_nobody_the_study(
-    study: Write, tmp_path: Path
+    study: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = tmp_path / "faulty.py"
     faulty.write_text(
@@ -215,6 +215,8 @@ def test_failed_trials_are_told_apart_and_cost_nobody_the_study(
     assert result.trials[1].outcome == "failed"
     assert "policy or adapter failed" in result.trials[1].reason
     assert result.outcomes["failed"] == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "failed: chat-and-batch" in shown
 
 
 def test_an_engine_that_is_missing_is_told_before_any_trial(
