@@ -69,7 +69,13 @@ def faults_of(
     error: ValidationError, model: type[BaseModel], value: object, at: Loc = ()
 ) -> Iterator[tuple[Loc, str]]:
     """Place and text of each fault that pydantic found in ``value``, which stands at ``at``."""
-    for one in error.errors(include_url=False):
+    told = error.errors(include_url=False)
+    for one in told:
+        # Items that were refused are missing in a list; it is not they that are too few.
+        if one["type"] == "too_short" and any(
+            other["loc"][: len(one["loc"])] == one["loc"] for other in told if other is not one
+        ):
+            continue
         about_key = one["type"] in {"missing", "extra_forbidden"}
         loc, found = _walk(value, one["loc"], keep_last=about_key)
         place = (*at, *loc)
@@ -83,6 +89,10 @@ def faults_of(
             yield place, _no_choice(place, found, context)
         elif isinstance(cause, BatchPolicyError):
             yield place, f"{dotted(place)}: {cause}"
+        elif one["type"] == "too_short" and not found:
+            yield place, f"{dotted(place)} is empty; expected at least {context['min_length']}."
+        elif cause is not None and not place:
+            yield place, _sentence(str(cause))
         elif cause is not None:
             yield place, f"{dotted(place)} is {short(found)}; {_sentence(str(cause))}"
         else:

@@ -21,6 +21,7 @@ from batchpolicy.errors import (
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_LOCKED = (errno.EACCES, errno.EROFS)
 _THE_USERS = (ConfigError, WorkloadError, EngineUnavailable)
 
 
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(os.getcwd())
     try:
         status = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as where a shell closed it
+            sys.stdout.flush()
     except Interrupted as e:
         return _told(e, INTERRUPTED)
     except KeyboardInterrupt:
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return FAULT
     except OSError as e:
+        if e.filename is not None and e.errno in (*_FULL, *_LOCKED):
+            return _told(f"{e.filename}: {e.strerror}", FAULT)
         # What stdout raises names no file.
         if e.filename is not None or e.errno not in _FULL:
             raise

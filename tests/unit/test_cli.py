@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -239,6 +241,28 @@ def test_a_full_disk_behind_stdout_is_told_in_a_line() -> None:
             )
         assert done.stderr == "output cannot be written: No space left on device\n"
         assert done.returncode == 1
+
+
+def test_a_shell_that_closed_stdout_gets_the_status_and_no_traceback() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m batchpolicy policies schema >&-"],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_a_file_that_cannot_be_written_is_told_by_its_name(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(_: object) -> None:
+        raise OSError(number, os.strerror(number), "some/file")
+
+    monkeypatch.setattr(typer.main, "get_command", full)
+    assert main(["policies"]) == 1
+    assert capsys.readouterr().err == f"some/file: {os.strerror(number)}\n"
 
 
 @pytest.mark.parametrize("place", ["get_command", "policies"])

@@ -58,8 +58,20 @@ def write_json(document: Mapping[str, Any], path: Path) -> None:
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Write a text in one go: the file is whole, or as it was before."""
-    path = path.resolve()
+    """Write a text in one go: the file is whole, or as it was before.
+
+    Raises
+    ------
+    OSError
+        With the name of the file, where it cannot be written.
+    """
+    try:
+        _write_whole(text, path.resolve())
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from e
+
+
+def _write_whole(text: str, path: Path) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from threading import Event, Thread, current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -130,7 +131,7 @@ class Workers:
             yield pending[done], _result(done)
 
     def _submit(self, executor: ProcessPoolExecutor, task: Task[T]) -> Future[T]:
-        with _not_interrupted():
+        with not_interrupted():
             return executor.submit(_do, task)
 
 
@@ -165,9 +166,12 @@ def interrupted_once() -> Generator[None, None, None]:
 
 
 @contextmanager
-def _not_interrupted() -> Generator[None, None, None]:
+def not_interrupted() -> Generator[None, None, None]:
+    """Ctrl-C and SIGTERM wait until the processes that are started here have begun."""
     # A process that is half started would be nobody's to end. It inherits the mask:
-    # Ctrl-C goes to the one that can say so and clean up.
+    # Ctrl-C goes to the one that can say so and clean up. The first of all starts this
+    # tracker too, which lets both signals through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         yield

@@ -172,16 +172,17 @@ def eval_command(
     if html is not None:
         page.plotting()
         _check_writable(html)
-    if is_file:
+    made = None if is_file else evaluation.made_by_name(model)
+    if made is None:
         read_model(Path(model))
     say = _progress(quiet)
     say(f"reading {data}")
     fields = (text_field, length_field, group_field, time_field, tenant_field, ids_field)
     rows = _examples(data, questions, fields, tokenizer)
-    if is_file:
+    if made is None:
         found = evaluation.judged_model(Path(model), rows, say)
     else:
-        found = evaluation.judged_by_name(model, rows, say)
+        found = evaluation.judged_by_name(model, made, rows, say)
     if as_json:
         emit_json({"model": model, "data": rows.name, "judged": [one.document() for one in found]})
     else:
@@ -241,8 +242,12 @@ def _check_writable(path: Path) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ConfigError(f"{path}: no folder {str(folder)!r}; make it first.")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{path}: {str(folder)!r} takes no file.")
+    try:
+        # Permission is not enough, as in /proc: a file is made, and is gone again.
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}."):
+            pass
+    except OSError as e:
+        raise ConfigError(f"{path}: {str(folder)!r} takes no file: {e.strerror}.") from e
 
 
 def _progress(quiet: bool) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from batchpolicy.config import PredictorSpec
-from batchpolicy.errors import ConfigError
+from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.predictor import LEVELS, TRUTH, Predictor
 from batchpolicy.requests import FloatArray
 from batchpolicy_predictors.gradient_boosting import GradientBoosting
@@ -100,9 +101,15 @@ def judged_model(path: Path, rows: Examples, progress: Progress) -> Sequence[Jud
     return found
 
 
-def judged_by_name(name: str, rows: Examples, progress: Progress) -> Sequence[Judged]:
-    """An installed predictor, or ``module:Class``, on the rows of a file, from a cold start."""
-    made = PredictorSpec(name=name).build()
+def made_by_name(name: str) -> Predictor:
+    """An installed predictor, or ``module:Class``, with its defaults."""
+    return PredictorSpec(name=name).build()
+
+
+def judged_by_name(
+    name: str, made: Predictor, rows: Examples, progress: Progress
+) -> Sequence[Judged]:
+    """A predictor on the rows of a file, from a cold start."""
     progress(f"asking {name} about {len(rows):,} rows")
     typical = max(1, round(float(np.median(rows.output_tokens))))
     if TRUTH in made.requires:
@@ -123,6 +130,20 @@ def _judged(title: str, asked: Mapping[str, Predictor], rows: Examples, note: st
             arrivals = replace(arrivals, prompt_ids=None)
         fixed = isinstance(predictor, GradientBoosting) and not predictor.online
         some = replace(rows, arrivals=arrivals)
-        said: FloatArray = asked_in_turn(predictor, some, told=not fixed)
+        try:
+            said: FloatArray = asked_in_turn(predictor, some, told=not fixed)
+        except BatchPolicyError:
+            raise
+        except Exception as fault:
+            raise BatchPolicyError(_failed(name, fault)) from fault
         found[name] = quality(said, rows.output_tokens)
     return Judged(title, len(rows), found, note)
+
+
+def _failed(name: str, fault: Exception) -> str:
+    last = traceback.extract_tb(fault.__traceback__)[-1]
+    return (
+        f"predictor {name} failed: {type(fault).__name__}: {fault} "
+        f"({Path(last.filename).name}, line {last.lineno}). "
+        "batchpolicy.testing.check_predictor holds it to what every predictor has to do."
+    )

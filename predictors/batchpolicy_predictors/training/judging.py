@@ -75,7 +75,7 @@ def asked_in_turn(predictor: Predictor, rows: Examples, *, told: bool = True) ->
     at a time.
     """
     if not told:
-        return predictor.predict(rows.arrivals).quantiles
+        return _quantiles(predictor.predict(rows.arrivals), len(rows))
     return np.concatenate(list(_in_turn(predictor, rows)))
 
 
@@ -91,6 +91,19 @@ def _in_turn(predictor: Predictor, rows: Examples) -> Iterator[FloatArray]:
     for row in range(len(rows)):
         one = np.array([row])
         batch = rows.arrivals.take(one)
-        said: LengthDist = predictor.predict(batch)
-        yield said.quantiles
+        yield _quantiles(predictor.predict(batch), 1)
         predictor.observe(batch, rows.output_tokens[one])
+
+
+def _quantiles(said: object, rows: int) -> FloatArray:
+    """What a predictor said, if it can be judged."""
+    if not isinstance(said, LengthDist):
+        raise TypeError(f"predict returned {type(said).__name__}, expected a LengthDist")
+    shape = (rows, len(LEVELS))
+    if np.shape(said.quantiles) != shape:
+        raise ValueError(
+            f"predict returned quantiles of shape {np.shape(said.quantiles)}, expected {shape}"
+        )
+    if not np.isfinite(said.quantiles).all():
+        raise ValueError("predict returned quantiles that are no numbers")
+    return said.quantiles

@@ -303,7 +303,12 @@ def _rows(path: Path, faults: _Faults) -> tuple[list[tuple[str, dict[str, Any]]]
         text = data.decode("utf-8-sig")
     except FileNotFoundError as e:
         raise WorkloadError(f"{path}: no such file") from e
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
+    except UnicodeDecodeError as e:
+        line = e.object.count(b"\n", 0, e.start) + 1
+        raise WorkloadError(
+            f"{path}:{line}: byte 0x{e.object[e.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from e
+    except (OSError, EOFError, zlib.error) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         raise WorkloadError(f"{path}: cannot be read: {reason}") from e
     kind = path.name.removesuffix(".gz").rpartition(".")[2]

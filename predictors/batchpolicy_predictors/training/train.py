@@ -44,6 +44,7 @@ def split_of(rows: Examples, split: Split, share: float, seed: int) -> tuple[Exa
         raise WorkloadError(
             f"{rows.name}: {len(rows)} rows leave {len(fitted)} to fit to and {len(judged)} to "
             f"judge on; expected at least {FEWEST} and {FEWEST // 5}"
+            + ("" if by_time else f". Groups stay whole, and there are {len(set(rows.group))}")
         )
     return fitted, judged
 

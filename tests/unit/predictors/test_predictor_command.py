@@ -69,6 +69,32 @@ def test_a_name_is_judged_from_a_cold_start(data: Path, capsys: Capture) -> None
 
 
 @pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("1 / 0", "failed: ZeroDivisionError: division by zero (mine.py, line 7)"),
+        ("np.ones((1, 9))", "predict returned ndarray, expected a LengthDist"),
+        ("LengthDist(np.ones(3))", "quantiles of shape (3,), expected (1, 9)"),
+        ("LengthDist(np.full((1, 9), np.nan))", "quantiles that are no numbers"),
+    ],
+)
+def test_a_predictor_that_fails_is_told_in_a_line(
+    data: Path, capsys: Capture, returned: str, said: str
+) -> None:
+    (data.parent / "mine.py").write_text(
+        "import numpy as np\n"
+        "from batchpolicy.predictor import LengthDist, Predictor\n\n\n"
+        "class Mine(Predictor):\n"
+        "    def predict(self, batch):\n"
+        f"        return {returned}\n"
+    )
+    assert main(["predictor", "eval", "mine.py:Mine", "--data", "data.jsonl", "-q"]) == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == 1
+    assert "check_predictor" in told
+
+
+@pytest.mark.parametrize(
     ("command", "expected"),
     [
         (["train", "--data", "data.jsonl", "-o", "m.txt"], "a model's file ends in .bp"),
@@ -76,8 +102,9 @@ def test_a_name_is_judged_from_a_cold_start(data: Path, capsys: Capture) -> None
         (["train", "--data", "none.jsonl", "-o", "m.bp"], "none.jsonl: no such file"),
         (["train", "--data", "data.jsonl", "-o", "m.bp", "--split", "tim"], "none of auto, group"),
         (["train", "--data", "data.jsonl", "-o", "m.bp", "--held-out", "20"], "write 20%"),
+        (["train", "--data", "data.jsonl", "-o", "/proc/m.bp"], "'/proc' takes no file"),
         (["eval", "none.bp", "--data", "data.jsonl"], "none.bp: no such model file"),
-        (["eval", "tenant-histori", "--data", "data.jsonl"], "Did you mean 'tenant-history'?"),
+        (["eval", "tenant-histori", "--data", "none.jsonl"], "Did you mean 'tenant-history'?"),
         (["eval", "data.jsonl", "--data", "data.jsonl"], "data.jsonl: no model file"),
         (["show", "data.jsonl"], "data.jsonl: no model file"),
         (["eval", "constant", "--data", "data.jsonl"], "output_tokens is missing"),

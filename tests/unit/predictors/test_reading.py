@@ -176,6 +176,10 @@ def test_missing_and_damaged_files_and_tokenizers_are_named(tmp_path: Path) -> N
     damaged.write_bytes(gzip.compress(b"{}")[:-4])
     with pytest.raises(WorkloadError, match="cannot be read"):
         read(damaged)
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
+    with pytest.raises(WorkloadError, match=r"latin.jsonl:2: byte 0xe9 is not UTF-8"):
+        read(latin)
     with pytest.raises(ConfigError, match="tokenizer"):
         ModelTokens(tmp_path / "tokenizer.json")
 

@@ -153,7 +153,9 @@ def test_ids_of_another_tokenizer_are_said_to_count_for_nothing(
 
 def test_a_predictor_is_judged_by_its_name_too() -> None:
     rows = generated(300, 9)
-    (found,) = evaluation.judged_by_name("oracle", rows, lambda _: None)
+    (found,) = evaluation.judged_by_name(
+        "oracle", evaluation.made_by_name("oracle"), rows, lambda _: None
+    )
     assert found.by_predictor["oracle"].mae == 0.0
     assert list(found.by_predictor)[1] == "tenant-history"
 

@@ -45,7 +45,9 @@ def compare(
     workload: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help=f"{', '.join(EMBEDDED)}, or an Azure trace (.csv, .csv.gz)."
+            metavar="NAME|FILE",
+            help=f"{', '.join(EMBEDDED)}, or a file of docs/workloads.md: a trace (.csv, .jsonl, "
+            "also .gz) or generators (.yaml).",
         ),
     ],
     load: Annotated[

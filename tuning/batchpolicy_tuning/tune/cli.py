@@ -127,16 +127,19 @@ def run_study(
             + ("" if out is None else f" --out {out}")
             + ("" if storage is None else " --storage ...")
         ) from None
-    if as_json:
-        print(result.model_dump_json(indent=1))
-    else:
-        show(result, _console())
-        _tell(f"\nAll of it: {folder / FILE}")
     draw = _page()
-    if draw is not None:
-        output.write_whole(draw(result), folder / PAGE)
-        if not as_json:
-            _tell(f"To look at: {folder / PAGE}")
+    # Whoever reads stdout may leave; a page that finds no place costs no table either.
+    try:
+        if draw is not None:
+            output.write_whole(draw(result), folder / PAGE)
+    finally:
+        if as_json:
+            print(result.model_dump_json(indent=1))
+        else:
+            show(result, _console())
+            _tell(f"\nAll of it: {folder / FILE}")
+    if draw is not None and not as_json:
+        _tell(f"To look at: {folder / PAGE}")
     raise typer.Exit(result.exit_code)
 
 

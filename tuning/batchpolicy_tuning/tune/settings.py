@@ -103,15 +103,7 @@ def read_settings(
     """The space of a study; None after noting what is wrong with it."""
     before = len(document.faults)
     notes: list[str] = []
-    parameters: list[Parameter] = []
-    bases: dict[str, PolicyConfig] = {}
-    for name, given in spec.policies.items():
-        base = _base(document, name)
-        if base is None:
-            continue
-        own, fixed = _of_policy(document, ("space", "policies", name), name, given, base)
-        bases[name] = fixed
-        parameters += own
+    parameters, bases = read_policies(document, spec)
     if not spec.policies:
         bases["fcfs"] = config_named("fcfs")
     own_limits, limits = _of_limits(document, spec, profile, limits, notes)
@@ -134,6 +126,22 @@ def read_settings(
         )
         return None
     return Settings(space, bases, limits, tuple(notes))
+
+
+def read_policies(
+    document: Document, spec: SpaceSpec
+) -> tuple[list[Parameter], dict[str, PolicyConfig]]:
+    """Dimensions of the policies of a space, and what they are laid over; notes its faults."""
+    parameters: list[Parameter] = []
+    bases: dict[str, PolicyConfig] = {}
+    for name, given in spec.policies.items():
+        base = _base(document, name)
+        if base is None:
+            continue
+        own, fixed = _of_policy(document, ("space", "policies", name), name, given, base)
+        bases[name] = fixed
+        parameters += own
+    return parameters, bases
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +259,13 @@ def _of_limits(
             document.fault(at, f"{dotted(at)}: expected {kind} from {least} on.")
             continue
         clipped = _clipped(values, most.get(name, math.inf))
+        why = f"profile {profile.name} was measured" if name.startswith("max_") else "it goes"
         if clipped is None:
             document.fault(
-                at,
-                f"{dotted(at)}: profile {profile.name!r} was measured up to {most[name]:,}; "
-                "nothing of this is within.",
+                at, f"{dotted(at)}: {why} up to {most[name]:,}; nothing of this is within."
             )
             continue
         if clipped != values:
-            why = f"profile {profile.name} was measured" if name.startswith("max_") else "it goes"
             notes.append(f"{name}: clipped to {_span(clipped)}; {why} up to {most[name]:,g}.")
         if len(clipped.choices) == 1:
             changed: dict[str, Any] = {name: clipped.choices[0]}

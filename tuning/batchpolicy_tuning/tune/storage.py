@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import time
 import warnings
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, get_storage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 
 from batchpolicy.errors import ConfigError
@@ -19,6 +21,7 @@ from batchpolicy.errors import ConfigError
 _URL = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<rest>.*)", re.S)
 _SCHEMES = ("postgresql", "mysql", "sqlite")
 _TIMES, _PAUSE_S = 10, 0.3
+_ENTRY = b'{"op_code":'
 
 
 def open_storage(place: str) -> BaseStorage:
@@ -80,9 +83,48 @@ def _journal(path: Path) -> BaseStorage:
     if not path.parent.is_dir():
         raise ConfigError(f"--storage {path}: no folder {str(path.parent)!r}; make it first.")
     try:
+        if path.exists():
+            _check_end(path)
         return JournalStorage(JournalFileBackend(str(path)))
     except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise ConfigError(f"--storage {path} cannot be read as a journal: {fault}") from fault
+        raise ConfigError(
+            f"--storage {path} cannot be read as a journal of trials: {fault}. "
+            "Give the journal of a study, or the name of a new file"
+        ) from fault
+
+
+def _check_end(path: Path) -> None:
+    """Take away an entry at the end that was written in part, as on a full disk.
+
+    What is written behind such an entry would make one line with it that nobody can read.
+    A file that is no journal stays as it is.
+
+    Raises
+    ------
+    ValueError
+        When the end is no entry of a journal.
+    """
+    # Others may be writing: what is seen without the lock need not be the end.
+    if not _part(path) or not os.access(path.parent, os.W_OK):
+        return
+    lock = JournalFileSymlinkLock(str(path))
+    lock.acquire()
+    try:
+        left = _part(path)
+        if left:
+            os.truncate(path, path.stat().st_size - left)
+    finally:
+        lock.release()
+
+
+def _part(path: Path) -> int:
+    """Bytes of an entry at the end that was written in part."""
+    whole, _, part = path.read_bytes().rpartition(b"\n")
+    if whole and "op_code" not in json.loads(whole.rpartition(b"\n")[2]):
+        raise ValueError("its last line is no entry")
+    if part[: len(_ENTRY)] != _ENTRY[: len(part)]:
+        raise ValueError("it ends with what is no entry")
+    return len(part)
 
 
 def study_in(storage: BaseStorage, name: str, low_is_good: Sequence[bool]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,13 @@ from batchpolicy.targets import Measurand, Target, parse_measurands, parse_targe
 from batchpolicy_tuning.tune.judging import Goal, Limit
 from batchpolicy_tuning.tune.measuring import cannot_measure
 from batchpolicy_tuning.tune.sampler import check_sampler
-from batchpolicy_tuning.tune.settings import Setting, Settings, config_beside, read_settings
+from batchpolicy_tuning.tune.settings import (
+    Setting,
+    Settings,
+    config_beside,
+    read_policies,
+    read_settings,
+)
 from batchpolicy_tuning.tune.study_file import EngineStart, StudyFile
 from batchpolicy_tuning.workloads.catalog import EMBEDDED
 
@@ -118,7 +124,7 @@ def read_study(path: Path) -> Study:
     targets = _targets(document, read)
     objectives = _objectives(document, read)
     profile = _profile(document, read.profile)
-    _files(document, read)
+    _files(document)
     try:
         check_sampler(read.search.sampler)
     except ConfigError as fault:
@@ -130,9 +136,11 @@ def read_study(path: Path) -> Study:
     settings = None
     if profile is not None and limits is not None:
         settings = read_settings(document, read.space, profile, limits)
+    else:
+        read_policies(document, read.space)
     given = {
         name: config
-        for i, name in enumerate(read.policies)
+        for i, name in _texts(document, "policies", read.policies)
         if (config := _given(document, i, name)) is not None
     }
     document.raise_faults()
@@ -174,9 +182,22 @@ def _usable(given: object) -> StudyFile:
     return StudyFile.model_validate(kept)
 
 
+def _listed(document: Document, key: str, default: Sequence[object]) -> Sequence[object]:
+    """The items of a list as the file has them, also where another of them is no item."""
+    parts = cast("dict[str, object]", document.value) if isinstance(document.value, dict) else {}
+    given = parts.get(key)
+    return cast("list[object]", given) if isinstance(given, list) else default
+
+
+def _texts(document: Document, key: str, default: Sequence[str]) -> list[tuple[int, str]]:
+    """Place and text of all items that are texts; the others have their faults already."""
+    listed = enumerate(_listed(document, key, default))
+    return [(i, one) for i, one in listed if isinstance(one, str) and one]
+
+
 def _targets(document: Document, read: StudyFile) -> list[Target]:
     found: list[Target] = []
-    for i, text in enumerate(read.targets):
+    for i, text in _texts(document, "targets", read.targets):
         at = ("targets", i)
         try:
             one = parse_target(text)
@@ -194,7 +215,7 @@ def _targets(document: Document, read: StudyFile) -> list[Target]:
 
 def _objectives(document: Document, read: StudyFile) -> list[Measurand]:
     found: list[Measurand] = []
-    for i, text in enumerate(read.objectives):
+    for i, text in _texts(document, "objectives", read.objectives):
         at = ("objectives", i)
         try:
             one = parse_measurands([text])[0]
@@ -229,10 +250,12 @@ def _engine(document: Document, at: tuple[str, ...], name: str) -> None:
         )
 
 
-def _files(document: Document, read: StudyFile) -> None:
-    for i, spec in enumerate(read.workloads):
-        for key, name in (("workload", spec.workload), ("classes", spec.classes)):
-            if name is None or (key == "workload" and name in EMBEDDED):
+def _files(document: Document) -> None:
+    for i, spec in enumerate(_listed(document, "workloads", ())):
+        given = cast("dict[str, object]", spec) if isinstance(spec, dict) else {}
+        for key in ("workload", "classes"):
+            name = given.get(key)
+            if not isinstance(name, str) or not name or (key == "workload" and name in EMBEDDED):
                 continue
             if not (document.path.parent / name).exists():
                 hint = registry.near(name, EMBEDDED) if key == "workload" else ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from batchpolicy_tuning.tune.judging import missed_by, off_by, shown
-from batchpolicy_tuning.tune.records import TargetResult, TrialRecord, Value
+from batchpolicy_tuning.tune.records import Outcome, TargetResult, TrialRecord, Value
 from batchpolicy_tuning.tune.result import (
     ComparisonResult,
     FinalistResult,
@@ -14,6 +14,7 @@ from batchpolicy_tuning.tune.result import (
 )
 
 _SHOWN = 8
+_BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ def trial_rows(result: StudyResult) -> Rows:
     )
     picked = ranked[:_SHOWN]
     picked += [one for one in ranked[_SHOWN:] if one.origin != "sampled"]
+    # What failed has no values to be ranked by; the first of a kind says why.
+    broken = [one for one in result.trials if one.outcome in _BROKEN and one not in picked]
+    picked += [one for one in broken if one.origin != "sampled" or one is broken[0]]
     columns = ["trial", *(o.key for o in result.objectives), "outcome", "setting"]
     return Rows(columns, [_row(result, one) for one in picked])
 
@@ -90,6 +94,8 @@ def _row(result: StudyResult, one: TrialRecord) -> list[str]:
     outcome = one.outcome.value
     if outcome == "infeasible":
         outcome += f", {off_by(one.worst_miss)}"
+    elif one.outcome in _BROKEN:
+        outcome += f": {one.reason}"
     return [str(one.number), *values, outcome, f"{_origin(one)}{_short(one)}"]
 
 

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 
 from batchpolicy import registry
-from batchpolicy_tuning.pool import end_with_the_parent
+from batchpolicy_tuning.pool import end_with_the_parent, not_interrupted
 from batchpolicy_tuning.tune import worker_id
 from batchpolicy_tuning.tune.ledger import Ledger
 from batchpolicy_tuning.tune.problem import Instance, ReplayProblem
@@ -71,7 +71,8 @@ def run_workers(
     workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
     try:
         for worker in workers:
-            worker.start()
+            with not_interrupted():
+                worker.start()
         while any(worker.is_alive() for worker in workers):
             time.sleep(_LOOK_S)
             look()
@@ -96,6 +97,7 @@ def _ended(workers: Sequence[BaseProcess]) -> None:
 def _work(study: Study, place: str, instances: Sequence[Instance], trials: int) -> None:
     Thread(target=end_with_the_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
         problem = ReplayProblem(study, registry.engine(study.search_engine), instances)
         ledger = ledger_of(study, place)

@@ -9,6 +9,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from batchpolicy.errors import ConfigError
 from batchpolicy_tuning.tune import ledger as ledger_file
 from batchpolicy_tuning.tune import worker_id
 from batchpolicy_tuning.tune.ledger import Claim, Ledger
@@ -175,6 +176,39 @@ def test_a_storage_that_cannot_be_opened_is_one_message(place: str, said: str) -
     with pytest.raises(Exception, match=said) as told:
         open_storage(place)
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40])
+def test_an_entry_that_was_written_in_part_costs_no_other(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "journal.log"
+    kept = ledger(PROBLEM, open_storage(str(path)))
+    mine = _claimed(kept, 1)
+    kept.end(mine, _ended(mine))
+    before = kept.records()
+    whole = path.read_bytes()
+    _claimed(kept, 2)
+    entry = path.read_bytes()[len(whole) :].partition(b"\n")[0]
+    path.write_bytes(whole + entry[:cut])
+    storage = open_storage(str(path))
+    assert path.read_bytes() == whole
+    again = ledger(PROBLEM, storage)
+    assert again.records() == before
+    mine = _claimed(again, 2)
+    assert again.end(mine, _ended(mine))
+    assert len(ledger(PROBLEM, open_storage(str(path))).records()) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["hello", "hello\n", "[1]\n", '{"a": 1}\n', "5\n", '{"a', "{}\n{"]
+)
+def test_a_file_that_is_no_journal_is_refused_and_stays_as_it_is(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="cannot be read as a journal of trials"):
+        open_storage(str(path))
+    assert path.read_text() == text
 
 
 def test_passwords_are_not_shown() -> None:

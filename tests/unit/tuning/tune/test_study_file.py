@@ -99,9 +99,40 @@ space:
         assert part in said, part
 
 
+def test_a_part_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
+    head = """\
+apiVersion: batchpolicy/v1
+kind: Study
+workloads:
+  - {workload: chat-and-bach, slices: 0}
+profile: h100
+targets: [5, hello]
+policies:
+  - 7
+  - fcsf
+space: {policies: {benefit: {lamda: tune}}}
+"""
+    faults = _faults(tmp_path, "", head)
+    said = (
+        (4, "workloads[0].slices is 0"),
+        (4, "Did you mean 'chat-and-batch'?"),
+        (5, "no profile named 'h100'"),
+        (6, "targets[0] is 5; expected a string."),
+        (6, "target 'hello'"),
+        (8, "policies[0] is 7; expected a string."),
+        (9, "Did you mean 'fcfs'?"),
+        (10, "Did you mean 'lambda'?"),
+    )
+    assert len(faults) == len(said), "nothing is told twice, and none of what follows from others"
+    for line, part in said:
+        assert any(one.startswith(f"{line}:") and part in one for one in faults), part
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("objectives: []\n" + SPACE, "objectives is empty; expected at least 1."),
+        ("space: {limits: {watermark: [0.6, 0.7]}}\n", "it goes up to 0.5; nothing of this"),
         ("space: {}\n", "nothing to search"),
         ("space: {policies: {fcfs: tune}}\n", "has no ranges beside its fields"),
         ("space: {policies: {benefit: 3}}\n", "expected 'tune', dimensions by key"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.config import load_config
 from batchpolicy.errors import ConfigError
+from batchpolicy_tuning import output
+from batchpolicy_tuning.tune import cli as tune_command
 from batchpolicy_tuning.tune.page import page
 from batchpolicy_tuning.tune.result import StudyResult, read_result
 
@@ -145,6 +148,38 @@ def test_trials_are_not_run_over(study: Write, capsys: pytest.CaptureFixture[str
     assert "has no study 'study' to resume" in capsys.readouterr().err
 
 
+def test_a_table_that_nobody_reads_costs_no_page(
+    study: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(tune_command, "show", unread)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    path = study()
+    assert main(["tune", str(path), "--out", str(path.parent / "out"), "-q", "--trials", "2"]) == 1
+    assert (path.parent / "out" / "report.html").is_file()
+
+
+def test_a_page_that_finds_no_place_costs_no_table(
+    study: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = output.write_whole
+
+    def full(text: str, path: Path) -> None:
+        if path.suffix == ".html":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(text, path)
+
+    monkeypatch.setattr(output, "write_whole", full)
+    path = study()
+    out = path.parent / "out"
+    assert main(["tune", str(path), "--out", str(out), "-q", "--trials", "2"]) == 1
+    told = capsys.readouterr()
+    assert "study: 2 trials" in told.out
+    assert told.err == f"{out / 'report.html'}: No space left on device\n"
+
+
 def test_a_study_that_has_changed_is_not_resumed_unawares(
     study: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,7 +201,7 @@ def test_a_study_that_has_changed_is_not_resumed_unawares(
 
 
 def test_failed_trials_are_told_apart_and_cost_nobody_the_study(
-    study: Write, tmp_path: Path
+    study: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = tmp_path / "faulty.py"
     faulty.write_text(
@@ -180,6 +215,8 @@ def test_failed_trials_are_told_apart_and_cost_nobody_the_study(
     assert result.trials[1].outcome == "failed"
     assert "policy or adapter failed" in result.trials[1].reason
     assert result.outcomes["failed"] == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "failed: chat-and-batch" in shown
 
 
 def test_an_engine_that_is_missing_is_told_before_any_trial(
