@@ -184,7 +184,8 @@ def _usable(given: object) -> StudyFile:
 
 def _listed(document: Document, key: str, default: Sequence[object]) -> Sequence[object]:
     """The items of a list as the file has them, also where another of them is no item."""
-    parts = cast("dict[str, object]", document.value) if isinstance(document.value, dict) else {}
+    value: object = document.value
+    parts = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     given = parts.get(key)
     return cast("list[object]", given) if isinstance(given, list) else default
 
