@@ -20,6 +20,7 @@ from batchpolicy.state import StateArray
 
 MEDIAN = 4
 """Place of the median among the levels."""
+_LONGEST = PATH_LEVELS[-1:]
 CLEAR_STEPS = 16
 """Steps for which KV that abounded is taken to abound, if those that start do not need it."""
 Told = Literal["nothing", "estimates", "as told"]
@@ -88,7 +89,7 @@ class Forecast:
         """
         block = engine.kv_block_tokens
         spare = (free_blocks - len(running) - int(best.need_kv_blocks.sum())) * block
-        if self._still_clear(len(best), spare, index):
+        if self._still_clear(best, spare, index):
             return None
         growth = int((running.max_tokens - running.output_tokens).sum()) + int(
             best.max_tokens.sum()
@@ -124,19 +125,21 @@ class Forecast:
             deviations=self._deviations(running),
         )
 
-    def _still_clear(self, candidates: int, spare: int, index: int) -> bool:
-        """Whether what was found to fit lately does so with as many more candidates."""
-        if index >= self._clear_until or not self._table.at_default("predicted_output_tokens"):
+    def _still_clear(self, best: Requests, spare: int, index: int) -> bool:
+        """Whether what was found to fit lately does so with these candidates as well."""
+        if index >= self._clear_until:
             return False
         # As if all of them started, and nobody had ended since then.
-        self._coming += candidates * self._each
+        if self._table.at_default("predicted_output_tokens"):
+            self._coming += len(best) * self._each
+        else:
+            self._coming += float(self.left(best, _LONGEST).sum())
         return self._coming <= spare
 
     def _look_at(self, running: Requests, best: Requests, index: int) -> float:
         """Tokens that come at most from these, each by the longest of its lengths."""
-        longest = PATH_LEVELS[-1:]
-        self._each = float(self._history.given(np.zeros(1), longest)[0, 0])
-        self._coming = float(self.left(running, longest).sum() + self.left(best, longest).sum())
+        self._each = float(self._history.given(np.zeros(1), _LONGEST)[0, 0])
+        self._coming = float(self.left(running, _LONGEST).sum() + self.left(best, _LONGEST).sum())
         self._clear_until = index + CLEAR_STEPS
         return self._coming
 

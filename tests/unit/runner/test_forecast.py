@@ -255,3 +255,14 @@ def test_candidates_of_one_step_after_another_are_all_counted() -> None:
     # None of them has started, which is seen when it is looked at again.
     assert forecast.peak(running, best, 1000, engine, 7) is None
     assert forecast._coming == pytest.approx(coming)
+
+
+def test_candidates_of_a_known_length_count_with_that() -> None:
+    forecast, table, engine = forecast_of(1000)
+    running = table.rows(np.array([table.add("r", prompt_tokens=16, max_tokens=10**6)]))
+    assert forecast.peak(running, running.take(np.empty(0, np.intp)), 1000, engine, 0) is None
+    coming = forecast._coming
+    told = {"prompt_tokens": 0, "max_tokens": 10**6, "predicted_output_tokens": 40.0}
+    best = table.rows(np.array([table.add(f"w{i}", **told) for i in range(3)]))
+    assert forecast.peak(running, best, 1000, engine, 1) is None
+    assert forecast._coming == pytest.approx(coming + 3 * 40.0)
