@@ -119,6 +119,9 @@ def test_by_time_the_last_part_is_held_out_and_by_group_whole_groups() -> None:
 def test_too_few_rows_and_no_times_are_refused() -> None:
     with pytest.raises(WorkloadError, match="expected at least 50 and 10"):
         split_of(generated(40, 8), "auto", 0.2, 0)
+    one = generated(400, 8)
+    with pytest.raises(WorkloadError, match="Groups stay whole, and there are 1"):
+        split_of(replace(one, group=["same"] * len(one)), "group", 0.2, 0)
     with pytest.raises(WorkloadError, match="--time-field"):
         split_of(generated(400, 8), "time", 0.2, 0)
 
