@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchpolicy_sglang.driver import Driver
+from batchpolicy_sglang.prefill_driver import PrefillDriver
 from batchpolicy_sglang.seams import batches, ends
 from batchpolicy_sglang.seams.adder import follow
 
@@ -17,11 +18,8 @@ def attach(scheduler: Any, driver: Driver) -> None:
     """Let a scheduler follow a driver from now on; nothing outside of it changes."""
     setattr(scheduler, ATTRIBUTE, driver)
     for thing, name, around in (
-        (scheduler, *_before_prefills(scheduler)),
-        (scheduler, "_add_request_to_queue", _queue),
-        (scheduler, "get_next_batch_to_run", _schedule),
+        *(_of_prefills if isinstance(driver, PrefillDriver) else _of_both)(scheduler),
         (scheduler, "process_batch_result", _results),
-        (*ends.teller(scheduler), _abort),
         (scheduler.policy, "calc_priority", _order),
     ):
         setattr(thing, name, around(driver, getattr(thing, name)))
@@ -29,9 +27,27 @@ def attach(scheduler: Any, driver: Driver) -> None:
 
 
 Call = Callable[..., Any]
+Around = Callable[[Driver, Call], Call]
 
 
-def _before_prefills(scheduler: Any) -> tuple[str, Callable[[Driver, Call], Call]]:
+def _of_both(scheduler: Any) -> tuple[tuple[Any, str, Around], ...]:
+    return (
+        (scheduler, *_before_prefills(scheduler)),
+        (scheduler, "_add_request_to_queue", _queue),
+        (scheduler, "get_next_batch_to_run", _schedule),
+        (*ends.teller(scheduler), _abort),
+    )
+
+
+def _of_prefills(scheduler: Any) -> tuple[tuple[Any, str, Around], ...]:
+    """Of a server that only prefills, whose driver finds out by itself who comes and goes."""
+    return (
+        (scheduler, "get_new_batch_prefill", _only_prefill),
+        (scheduler, "get_next_disagg_prefill_batch_to_run", _schedule),
+    )
+
+
+def _before_prefills(scheduler: Any) -> tuple[str, Around]:
     """The call in which a step is planned, as it is settled who runs, and what goes around it."""
     # Since 0.5.23 it is told who runs.
     if batches.is_told(scheduler, "_should_defer_prefill", "running_batch"):
@@ -59,7 +75,17 @@ def _prefill(driver: Driver, native: Call) -> Call:
     return get_new_batch_prefill
 
 
-def _prefill_of(scheduler: Any) -> Callable[[Driver, Call], Call]:
+def _only_prefill(driver: Driver, native: Call) -> Call:
+    def get_new_batch_prefill(running_batch: Any) -> Any:
+        # SGLang's own pass has to run in any case: of several ranks that share experts, all go
+        # through it together.
+        driver.before_step(running_batch)
+        return native(running_batch)
+
+    return get_new_batch_prefill
+
+
+def _prefill_of(scheduler: Any) -> Around:
     def around(driver: Driver, native: Call) -> Call:
         def get_new_batch_prefill() -> Any:
             return native() if driver.before_step(scheduler.running_batch) else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.requests import Status
-from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, Tick
+from batchpolicy.runner import EngineFacts, Plan, PolicyRunner, RequestFacts, Tick
 from batchpolicy_sglang.metadata import Metadata
 from batchpolicy_sglang.metrics import PUBLISH_STEPS, publish
 from batchpolicy_sglang.seams import batches, ends, limits
@@ -28,6 +28,9 @@ class Driver:
     runner: after a fault here requests start in order of arrival.
     """
 
+    capabilities: ClassVar[frozenset[str]] = frozenset({"prefix", "preempt"})
+    """What a policy may require."""
+
     def __init__(
         self,
         scheduler: Any,
@@ -44,28 +47,8 @@ class Driver:
         self._reqs: dict[str, Any] = {}
         """All requests that the runner knows."""
         self._probe = KvProbe(scheduler, self._reqs.__getitem__)
-        self.runner = PolicyRunner(
-            config,
-            EngineFacts(
-                max_running=limits.max_running(scheduler),
-                max_token_budget=limits.max_token_budget(scheduler),
-                total_kv_blocks=limits.total_blocks(scheduler),
-                kv_block_tokens=int(scheduler.page_size),
-                clock=clock,
-                chunks=scheduler.chunked_prefill_size is not None,
-                mixed=bool(scheduler.is_mixed_chunk),
-                max_partial=1,
-                max_loras=limits.max_loras(scheduler),
-                start_blocks=START_BLOCKS,
-                live=arrival_s_of is None,
-                leads=not several or limits.is_leader(),
-                lag_steps=int(bool(scheduler.enable_overlap)),
-                capabilities=frozenset(
-                    ("prefix", "preempt", *(() if arrival_s_of is None else ("truth",)))
-                ),
-            ),
-            self._probe,
-        )
+        engine = self._engine(scheduler, clock, live=arrival_s_of is None)
+        self.runner = PolicyRunner(config, engine, self._probe)
         self._metadata = Metadata(
             config.requests,
             self.runner.counters,
@@ -99,6 +82,24 @@ class Driver:
         self._failed = False
         self.wake_s = math.inf
         """When to plan anew though nothing has happened; only a virtual clock need know."""
+
+    def _engine(self, scheduler: Any, clock: Callable[[], float], *, live: bool) -> EngineFacts:
+        return EngineFacts(
+            max_running=limits.max_running(scheduler),
+            max_token_budget=limits.max_token_budget(scheduler),
+            total_kv_blocks=limits.total_blocks(scheduler),
+            kv_block_tokens=int(scheduler.page_size),
+            clock=clock,
+            chunks=scheduler.chunked_prefill_size is not None,
+            mixed=bool(scheduler.is_mixed_chunk),
+            max_partial=1,
+            max_loras=limits.max_loras(scheduler),
+            start_blocks=START_BLOCKS,
+            live=live,
+            leads=not self.several or limits.is_leader(),
+            lag_steps=int(bool(scheduler.enable_overlap)),
+            capabilities=self.capabilities if live else self.capabilities | {"truth"},
+        )
 
     # --- what the adder asks ------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class Driver:
                 known = self._arrival_s_of
                 arrival_s = None if known is None else known(rid)
                 self._reqs[rid] = req
-                self.runner.arrived(rid, self._metadata.facts(req, arrival_s=arrival_s))
+                self.runner.arrived(rid, self._facts(req, arrival_s))
         except Exception:
             self._fail("an arrival")
 
@@ -281,6 +282,9 @@ class Driver:
                 self._fail("an end")
 
     # --- its own ------------------------------------------------------------------------
+
+    def _facts(self, req: Any, arrival_s: float | None) -> RequestFacts:
+        return self._metadata.facts(req, arrival_s=arrival_s)
 
     def _plan(self, running_batch: Any) -> Plan:
         scheduler = self._scheduler

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from batchpolicy.errors import BatchPolicyError, EngineUnavailable
@@ -13,6 +14,7 @@ from batchpolicy.runner import Tick
 from batchpolicy_sglang.attach import ATTRIBUTE, attach
 from batchpolicy_sglang.driver import Driver
 from batchpolicy_sglang.live import Live
+from batchpolicy_sglang.prefill_driver import PrefillDriver, for_prefills
 from batchpolicy_sglang.seams import limits, probes
 from batchpolicy_sglang.settings import configured
 
@@ -71,18 +73,29 @@ def hook_retraction() -> None:
 
 def after_init_schedule_policy(found: Any, scheduler: Any) -> None:
     """A scheduler has its order of its own: it gets a driver."""
-    try:
+    with _or_no_server():
         config = configured()
         if config is None:
             return
-        probes.check_scheduler(scheduler, several=limits.ranks(scheduler) > 1)
+        several = limits.ranks(scheduler) > 1
+        probes.check_scheduler(scheduler, several=several)
+        only_prefills = probes.role(scheduler) == "prefill"
+        if only_prefills:
+            config = for_prefills(config)
         order = config.native_order()
         if order == "fcfs":
             logger.info("batchpolicy: %s is the engine's own order", config.label)
             return
-        driver = Driver(scheduler, config, time.monotonic, several=limits.ranks(scheduler) > 1)
-        attach(scheduler, driver)
+        kind = PrefillDriver if only_prefills else Driver
+        attach(scheduler, kind(scheduler, config, time.monotonic, several=several))
         logger.info("batchpolicy: policy %s, preempt %s", config.label, config.preempts())
+
+
+@contextmanager
+def _or_no_server() -> Generator[None, None, None]:
+    """End the server where what it was asked for cannot be had."""
+    try:
+        yield
     except BatchPolicyError as e:
         # SGLang's own way to end a server, whose other processes wait for this one.
         print(f"batchpolicy: {e}", file=sys.stderr, flush=True)
@@ -115,6 +128,9 @@ class TickMessage:
 def after_init_request_dispatcher(found: Any, scheduler: Any) -> None:
     """Every rank takes the tick like any request."""
     driver = getattr(scheduler, ATTRIBUTE, None)
+    if isinstance(driver, PrefillDriver):
+        with _or_no_server():
+            probes.check_queues(scheduler)
     if driver is None or not driver.several:
         return
     dispatcher = scheduler._request_dispatcher

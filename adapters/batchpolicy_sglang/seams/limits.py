@@ -11,7 +11,7 @@ from batchpolicy_sglang.seams import upstream
 
 def max_running(scheduler: Any) -> int:
     """Requests that may run at once, in all micro-batches of a pipeline."""
-    return _cap_of_one(scheduler) * _stages(scheduler)
+    return _cap_of_one(scheduler) * stages(scheduler)
 
 
 def max_token_budget(scheduler: Any) -> int:
@@ -24,7 +24,7 @@ def max_token_budget(scheduler: Any) -> int:
 def set_limits(scheduler: Any, limits: Limits) -> None:
     """Limits from the next step on; the values at start are ceilings, which the runner keeps."""
     if limits.max_running is not None:
-        each = max(limits.max_running // _stages(scheduler), 1)
+        each = max(limits.max_running // stages(scheduler), 1)
         if each != _cap_of_one(scheduler):
             _set_cap_of_one(scheduler, each)
     if limits.token_budget is not None:
@@ -63,7 +63,7 @@ def free_blocks(scheduler: Any) -> int:
 
 def ranks(scheduler: Any) -> int:
     """Processes that each run a scheduler and must all decide alike."""
-    return int(_sizes(scheduler).tp_size) * _stages(scheduler)
+    return int(_sizes(scheduler).tp_size) * stages(scheduler)
 
 
 def is_leader() -> bool:
@@ -84,7 +84,8 @@ def _set_cap_of_one(scheduler: Any, requests: int) -> None:
         scheduler.server_args.pp_max_micro_batch_size = requests
 
 
-def _stages(scheduler: Any) -> int:
+def stages(scheduler: Any) -> int:
+    """Stages of the pipeline."""
     return int(_sizes(scheduler).pp_size)
 
 

@@ -13,7 +13,7 @@ from importlib.metadata import version as version_of
 from typing import Any
 
 from batchpolicy.errors import ConfigError, EngineUnavailable
-from batchpolicy_sglang.seams import upstream
+from batchpolicy_sglang.seams import limits, prefill, upstream
 
 SUPPORTED = "0.5.11 to 0.5.23"
 
@@ -112,12 +112,47 @@ def _conflicts(scheduler: Any) -> Iterable[str]:
     ):
         if getattr(scheduler, name, False):
             yield f"{option} admits requests in an order of its own; leave it out."
-    role = _role()
-    if role not in ("null", ""):
+    yield from _conflicts_of(role(scheduler), scheduler)
+
+
+def _conflicts_of(role: str, scheduler: Any) -> Iterable[str]:
+    """What is in the way where prefills and decodes are in servers of their own."""
+    if role == "null":
+        return
+    if role != "prefill":
         yield (
-            f"--disaggregation-mode is {role!r}: batchpolicy schedules servers that prefill and "
-            "decode; leave SGLang's own order to split ones."
+            f"--disaggregation-mode is {role!r}: requests get their KV there in SGLang's own order, "
+            "before they are in the queue that batchpolicy orders. Give the policy to the servers "
+            "that prefill; here SGLang's --enable-priority-scheduling goes by `priority`."
         )
+        return
+    missing = [f"Scheduler.{name}" for name in _missing(scheduler, prefill.NEEDS)]
+    if missing:
+        yield (
+            f"--disaggregation-mode is 'prefill', and SGLang {version()} has no "
+            f"{', '.join(missing)}; batchpolicy orders such servers since 0.5.22."
+        )
+    if limits.stages(scheduler) > 1:
+        yield (
+            "--pp-size must be 1 with --disaggregation-mode prefill: with stages, SGLang "
+            "schedules such a server in a loop of its own, which takes no policy."
+        )
+    if _of_split_servers("enable_pd_role_switch"):
+        yield (
+            "--enable-pd-role-switch would make a server that prefills one that decodes, which "
+            "takes no policy; leave it out."
+        )
+
+
+def check_queues(scheduler: Any) -> None:
+    """Refuse a scheduler that only prefills and lacks a queue that is read there.
+
+    Raises
+    ------
+    EngineUnavailable
+        Naming what is missing and the version that was found.
+    """
+    _refuse_missing([f"Scheduler.{name}" for name in _missing(scheduler, prefill.QUEUES)])
 
 
 def passes_ticks() -> bool:
@@ -157,12 +192,22 @@ def update_handlers(live: Any) -> dict[str, Any]:
     return dict.fromkeys(live.keys(), handler)
 
 
-def _role() -> str:
+def role(scheduler: Any) -> str:
+    """``prefill``, ``decode``, or ``null`` for a server that does both."""
+    said = _of_split_servers("disaggregation_mode")
+    if said is None:
+        # Older releases read the arguments of the server.
+        args = getattr(scheduler, "server_args", None)
+        said = getattr(args, "disaggregation_mode", None)
+    return str(said or "null")
+
+
+def _of_split_servers(setting: str) -> Any:
+    """A setting of split servers; None in older releases, and outside of a server."""
     try:
-        return str(upstream.runtime_context().get_disagg().disaggregation_mode or "null")
+        return getattr(upstream.runtime_context().get_disagg(), setting, None)
     except (ImportError, AttributeError, ValueError):
-        # Older releases know it otherwise; outside of a server there is none.
-        return "null"
+        return None
 
 
 def _resolved(target: str) -> Any:
