@@ -1,4 +1,4 @@
-"""SGLang's scheduler of a server that only prefills, in its own loop, without model and network."""
+"""SGLang's scheduler of a server that only prefills, in its own loop, with no model or network."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+from sglang.srt.disaggregation import prefill
+from sglang.srt.disaggregation.base import KVPoll
+from sglang.srt.disaggregation.fake import FakeKVManager, FakeKVSender
+from sglang.srt.disaggregation.utils import KVClassType, get_kv_class
+
 from batchpolicy.engine import EngineLimits
 from batchpolicy.metadata import VARIABLE
 from batchpolicy.workload import Workload, WorkloadRequest
@@ -21,11 +26,8 @@ from batchpolicy_sglang.clients import Clients
 from batchpolicy_sglang.model import make_scheduler
 from batchpolicy_sglang.prefill_driver import PrefillDriver
 from batchpolicy_sglang.seams import names
-from sglang.srt.disaggregation import prefill
-from sglang.srt.disaggregation.base import KVPoll
-from sglang.srt.disaggregation.fake import FakeKVManager, FakeKVSender
-from sglang.srt.disaggregation.utils import KVClassType, get_kv_class
 
+FAILED = KVPoll.Failed
 Turn = Sequence[WorkloadRequest | Callable[[], object]]
 """What happens before one turn of the loop: requests come, or something is called."""
 _EARLY = "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"
@@ -120,7 +122,7 @@ class Node:
 
 @contextmanager
 def node(limits: EngineLimits, policy: Path, **arguments: Any) -> Iterator[Node]:
-    """A scheduler under a policy file, made as a server makes it; for as long as the block lasts."""
+    """A scheduler under a policy file, made as a server makes it."""
     for rooms in (Sender.late, Sender.slow, Sender.lost):
         rooms.clear()
     told: list[Any] = []
