@@ -82,6 +82,7 @@ def after_init_schedule_policy(found: Any, scheduler: Any) -> None:
         only_prefills = probes.role(scheduler) == "prefill"
         if only_prefills:
             config = for_prefills(config)
+            logger.info("batchpolicy: this server only prefills; nobody is displaced in it")
         order = config.native_order()
         if order == "fcfs":
             logger.info("batchpolicy: %s is the engine's own order", config.label)

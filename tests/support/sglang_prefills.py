@@ -95,6 +95,23 @@ class Node:
             sorted(ledger.view(slots).request_id) for slots in (ledger.waiting, ledger.running)
         )
 
+    def holds_nothing(self) -> bool:
+        """All KV, rows and buffers are free, and the driver knows nobody; else an error."""
+        scheduler, driver = self.scheduler, self.driver
+        assert self.queues() == ([], [], [])
+        assert self.known() == ([], [])
+        assert not (driver._reqs or driver._waiting or driver._waiting_tokens)
+        free = scheduler.token_to_kv_pool_allocator.available_size()
+        assert free + scheduler.tree_cache.evictable_size() == scheduler.max_total_num_tokens
+        buffers = scheduler.req_to_metadata_buffer_idx_allocator
+        assert buffers.available_size() == 2 * scheduler.max_running_requests
+        assert scheduler.req_to_token_pool.available_size() == scheduler.max_running_requests
+        return True
+
+    def abort(self, rid: str) -> None:
+        """The client of a request has left."""
+        self.scheduler.abort_request(names.io_struct.AbortReq(rid=rid))
+
     def serve(self, *turns: Turn, more: int = 0) -> None:
         """One turn of SGLang's loop for each of these, and ``more`` in which nothing happens."""
         left = iter([*turns, *((),) * more])
@@ -139,7 +156,12 @@ def node(limits: EngineLimits, policy: Path, **arguments: Any) -> Iterator[Node]
     ):
         found = Node(make_scheduler(limits, told.append), told)
         found.scheduler.model_worker.forward_batch_generation = partial(_forward, found)
-        yield found
+        try:
+            yield found
+        finally:
+            # The arguments of a process outlive its scheduler.
+            context = names.runtime_context.get_context()
+            context.override("batchpolicy", disaggregation_mode="null")
 
 
 @contextmanager

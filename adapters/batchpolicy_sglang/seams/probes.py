@@ -121,9 +121,9 @@ def _conflicts_of(role: str, scheduler: Any) -> Iterable[str]:
         return
     if role != "prefill":
         yield (
-            f"--disaggregation-mode is {role!r}: requests get their KV there in SGLang's own order, "
-            "before they are in the queue that batchpolicy orders. Give the policy to the servers "
-            "that prefill; here SGLang's --enable-priority-scheduling goes by `priority`."
+            f"--disaggregation-mode is {role!r}: requests get their KV there in SGLang's own "
+            "order, before they are in the queue that batchpolicy orders. Give the policy to the "
+            "servers that prefill; here SGLang's --enable-priority-scheduling goes by `priority`."
         )
         return
     missing = [f"Scheduler.{name}" for name in _missing(scheduler, prefill.NEEDS)]

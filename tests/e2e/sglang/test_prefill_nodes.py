@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,16 +17,20 @@ from batchpolicy.requests import Status
 from batchpolicy_sglang.prefill_driver import PrefillDriver
 from batchpolicy_sglang.seams import prefill as seam
 from batchpolicy_sglang.seams import upstream
-from tests.support.sglang_prefills import FAILED, Node, Sender, node, room_of
 from tests.support.sglang_replays import plain, seeds
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(
-        not all(hasattr(upstream.scheduler().Scheduler, name) for name in seam.NEEDS),
-        reason="before 0.5.22 such servers are refused",
-    ),
-]
+if not all(hasattr(upstream.scheduler().Scheduler, name) for name in seam.NEEDS):
+    pytest.skip("such servers are refused before 0.5.22", allow_module_level=True)
+
+from tests.support.sglang_prefills import (
+    FAILED,
+    Node,
+    Sender,
+    node,
+    room_of,
+)
+
+pytestmark = pytest.mark.engine
 
 LIMITS = EngineLimits(max_num_seqs=2, max_num_batched_tokens=128, kv_blocks=64, max_model_len=512)
 PRIORITY = "policy: {name: priority}\npreempt: class\n"
@@ -54,25 +58,6 @@ def served(
         assert "adapter_faults" not in found.counters
 
 
-def nothing_is_held(found: Node) -> bool:
-    """All KV, rows and buffers are free, and the runner knows nobody."""
-    scheduler = found.scheduler
-    assert found.queues() == ([], [], [])
-    assert found.known() == ([], [])
-    assert not found.driver._reqs and not found.driver._waiting
-    assert not found.driver._waiting_tokens
-    free = scheduler.token_to_kv_pool_allocator.available_size()
-    assert free + scheduler.tree_cache.evictable_size() == scheduler.max_total_num_tokens
-    buffers = scheduler.req_to_metadata_buffer_idx_allocator
-    assert buffers.available_size() == 2 * scheduler.max_running_requests
-    return bool(scheduler.req_to_token_pool.available_size() == scheduler.max_running_requests)
-
-
-def abort(found: Node, rid: str) -> Callable[[], object]:
-    """The client of a request has left."""
-    return lambda: found.scheduler.abort_request(upstream.io_struct().AbortReq(rid=rid))
-
-
 @BOTH_LOOPS
 def test_the_policy_says_whose_prompt_is_computed_and_only_the_prompt_counts(
     overlap: bool, tmp_path: Path
@@ -84,7 +69,57 @@ def test_the_policy_says_whose_prompt_is_computed_and_only_the_prompt_counts(
         found.serve(came, more=20)
         assert [list(step) for step in found.batches] == [["p-1"], ["p0"], ["p3"], ["p9"]]
         assert set(ends.values()) == {Status.FINISHED} and len(ends) == 4
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
+
+
+def test_a_policy_is_told_what_kind_of_server_it_is_in(tmp_path: Path) -> None:
+    said = "policy: benefit\npredictor: {name: tenant-history}\nlimits: {tpot_target_s: 0.01}\n"
+    with served(tmp_path, said) as (found, _):
+        runner = found.driver.runner
+        assert runner.engine.role == "prefill"
+        assert runner.engine.capabilities == {"prefix"}
+        # What is expected of an answer is of no use here, nor is what answers can spare.
+        assert runner._foresight is None
+        assert runner._limits.controller is None
+        said_500 = plain("a", 0.0, 10, 5000, predicted_output_tokens=500.0)
+        Sender.slow.add(room_of("a"))
+        found.serve([said_500], more=3)
+        columns = runner._ledger.view(runner._ledger.running)
+        assert columns.remaining_output_tokens.tolist() == [1.0]
+        found.serve([Sender.slow.clear], more=3)
+        assert found.holds_nothing()
+
+
+def test_checks_of_health_go_first_and_are_not_the_policys(tmp_path: Path) -> None:
+    with served(tmp_path, PRIORITY + "queue: {max_waiting: 1}\n") as (found, _):
+        came = [plain("a", 0.0, 128, 1, priority=-9), plain("HEALTH_CHECK_1", 0.0, 16, 1)]
+        found.serve(came, more=6)
+        assert next(iter(found.batches[0])) == "HEALTH_CHECK_1"
+        assert found.counters["admitted"] == 1
+        assert found.holds_nothing()
+
+
+@BOTH_LOOPS
+def test_a_fault_of_ours_costs_the_order_and_nothing_else(overlap: bool, tmp_path: Path) -> None:
+    limits = replace(LIMITS, async_scheduling=overlap)
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"apiVersion: batchpolicy/v1\nkind: Policy\n{PRIORITY}", "utf-8")
+    with node(limits, file) as found:
+        look, looks = found.driver._look, iter(range(9))
+
+        def looking() -> None:
+            look()
+            # When one runs, two wait and one is midway.
+            if next(looks) == 2:
+                raise RuntimeError("a fault of ours")
+
+        found.driver._look = looking  # type: ignore[method-assign]
+        came = [plain(f"p{p}", 0.0, 128, 1, priority=p) for p in (3, 2, 1)]
+        found.serve([plain("long", 0.0, 200, 1)], came, more=20)
+        assert found.driver.runner.counters["adapter_faults"] == 1
+        assert {rid for step in found.batches for rid in step} == {"long", "p1", "p2", "p3"}
+        assert found.queues() == ([], [], [])
+        assert found.scheduler.req_to_token_pool.available_size() == 2
 
 
 @BOTH_LOOPS
@@ -99,7 +134,7 @@ def test_a_prompt_of_several_steps_and_one_that_passes_it(overlap: bool, tmp_pat
         assert sum(computed) == 300
         assert [set(step) for step in found.batches[:2]] == [{"long"}, {"long", "short"}]
         assert set(ends) == {"long", "short"}
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 def test_whoever_has_no_other_end_yet_is_not_waiting(tmp_path: Path) -> None:
@@ -116,7 +151,7 @@ def test_whoever_has_no_other_end_yet_is_not_waiting(tmp_path: Path) -> None:
         assert "late" not in seen[0][1][0] + seen[0][1][1]
         assert [list(step) for step in found.batches] == [["there"], ["late"]]
         assert set(ends) == {"late", "there"}
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 @BOTH_LOOPS
@@ -143,7 +178,7 @@ def test_kv_that_is_being_sent_is_not_free_and_its_request_runs_on(
         assert [list(step) for step in found.batches] == [["first"], ["small"], ["second"]]
         assert seen == [(([], ["second"], ["first"]), (["second"], ["first"]))]
         assert set(ends.values()) == {Status.FINISHED} and len(ends) == 3
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 def test_limits_on_requests_count_those_whose_kv_is_being_sent(tmp_path: Path) -> None:
@@ -154,7 +189,7 @@ def test_limits_on_requests_count_those_whose_kv_is_being_sent(tmp_path: Path) -
         assert [list(step) for step in found.batches] == [["a"]]
         found.serve([Sender.slow.clear], more=5)
         assert [list(step) for step in found.batches] == [["a"], ["b"]]
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 def test_who_is_too_much_is_refused_and_its_other_end_is_told(tmp_path: Path) -> None:
@@ -179,7 +214,7 @@ def test_who_is_too_much_is_refused_and_its_other_end_is_told(tmp_path: Path) ->
         assert [set(step) for step in found.batches] == [{"a", "b"}, {"d"}]
         assert found.counters["refused"] == 1
         assert set(ends) == {"a", "b", "d"}
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 def test_who_waits_too_long_expires(tmp_path: Path) -> None:
@@ -190,7 +225,7 @@ def test_who_waits_too_long_expires(tmp_path: Path) -> None:
         assert [told.rid for told in found.told] == ["b"]
         assert "expired: it waited longer" in found.told[0].finished_reason["message"]
         found.serve([Sender.slow.clear], more=4)
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 @BOTH_LOOPS
@@ -212,13 +247,14 @@ def test_a_request_that_ends_early_is_known_to_nobody(
             first = [[x], []]
         if where == "sending":
             Sender.slow.add(room_of("x"))
-        ending = abort(found, "x") if how == "abort" else (lambda: Sender.lost.add(room_of("x")))
+        lose = partial(Sender.lost.add, room_of("x"))
+        ending = partial(found.abort, "x") if how == "abort" else lose
         found.serve(*first, [ending], [], [], [Sender.late.clear, Sender.slow.clear], more=6)
         others = {"y": Status.FINISHED} if where == "waiting" else {}
         # Before its other end is ready, nobody has heard of it.
         known = {} if where == "bootstrap" else {"x": Status.ABORTED}
         assert ends == others | known
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 @BOTH_LOOPS
@@ -234,7 +270,7 @@ def test_a_prompt_computed_before_its_other_end_is_ready_is_sent_later(
         found.serve([Sender.late.clear], more=4)
         assert found.batches == [{"x": 20}]
         assert ends == {"x": Status.FINISHED}
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 @BOTH_LOOPS
@@ -259,7 +295,7 @@ def test_a_prompt_in_vain_waits_again_and_keeps_its_arrival(
         assert lost[0] >= 1
         assert ends == {"x": Status.FINISHED, "y": Status.FINISHED}
         assert found.batches[0] == {"x": 20}
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 @BOTH_LOOPS
@@ -287,13 +323,13 @@ def test_the_runner_knows_what_is_there_whatever_happens(
                 if drawn.random() < 0.5:
                     turn.append(partial(Sender.slow.discard, other))
             if drawn.random() < 0.2:
-                turn.append(abort(found, ids[drawn.randrange(i + 1)]))
+                turn.append(partial(found.abort, ids[drawn.randrange(i + 1)]))
             if drawn.random() < 0.1:
                 turn.append(partial(Sender.lost.add, room_of(ids[drawn.randrange(i + 1)])))
             turns += [turn, *([] for _ in range(drawn.randrange(3)))]
         found.serve(*turns, [Sender.late.clear, Sender.slow.clear], more=40)
         assert len(found.batches) > 10
-        assert nothing_is_held(found)
+        assert found.holds_nothing()
 
 
 def holds_after_each_look(driver: PrefillDriver, scheduler: Any) -> None:

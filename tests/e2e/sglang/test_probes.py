@@ -12,7 +12,7 @@ import pytest
 
 from batchpolicy.errors import ConfigError, EngineUnavailable
 from batchpolicy_sglang import hooks
-from batchpolicy_sglang.seams import probes, upstream
+from batchpolicy_sglang.seams import limits, prefill, probes, upstream
 
 pytestmark = pytest.mark.engine
 
@@ -96,3 +96,56 @@ def test_a_hook_that_was_not_taken_ends_the_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(probes, "hook_registry", lambda: (Registry(), kinds))
     with pytest.raises(EngineUnavailable, match=r"did not take the hook on .*init_sch"):
         hooks.install()
+
+
+def only_prefills(monkeypatch: pytest.MonkeyPatch, *, stages: int = 1, **settings: Any) -> Any:
+    """A scheduler of a server with these settings of split servers, all that it needs there."""
+    given = {"disaggregation_mode": "prefill", **settings}
+    monkeypatch.setattr(probes, "_of_split_servers", given.get)
+    monkeypatch.setattr(limits, "stages", lambda _: stages)
+    return scheduler(**dict.fromkeys((*prefill.NEEDS, *prefill.QUEUES)))
+
+
+def test_a_server_that_only_prefills_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = only_prefills(monkeypatch)
+    probes.check_scheduler(one, several=False)
+    probes.check_queues(one)
+    assert probes.role(one) == "prefill"
+
+
+def test_a_server_that_only_decodes_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = only_prefills(monkeypatch, disaggregation_mode="decode")
+    with pytest.raises(ConfigError, match=r"is 'decode': requests get their KV .* own order"):
+        probes.check_scheduler(one, several=False)
+
+
+def test_what_is_in_the_way_of_a_server_that_only_prefills_is_named_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = only_prefills(monkeypatch, stages=2, enable_pd_role_switch=True)
+    del one.release_aborted_prefill_waiting_req
+    with pytest.raises(ConfigError) as error:
+        probes.check_scheduler(one, several=False)
+    missing, pipeline, role = str(error.value).splitlines()
+    assert "has no Scheduler.release_aborted_prefill_waiting_req" in missing
+    assert "--pp-size must be 1" in pipeline
+    assert "--enable-pd-role-switch" in role
+
+
+def test_queues_that_are_read_there_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = only_prefills(monkeypatch)
+    del one.disagg_prefill_inflight_queue
+    with pytest.raises(EngineUnavailable, match=r"no Scheduler\.disagg_prefill_inflight_queue"):
+        probes.check_queues(one)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_releases_that_keep_the_role_in_the_arguments_are_asked_there(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_of_split_servers", lambda _: None)
+    one = scheduler(server_args=SimpleNamespace(disaggregation_mode=role))
+    assert probes.role(one) == role
+    assert probes.role(scheduler()) == "null"

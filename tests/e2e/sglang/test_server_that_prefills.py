@@ -105,25 +105,3 @@ def test_it_starts_by_the_policy_and_refuses_whom_the_queue_has_no_place_for(
     assert all(answers[rid].status_code == 200 for rid in ended if rid != "least")
     assert counted["counters"]["admitted"] == 4
     assert "adapter_faults" not in counted["counters"]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            ["--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"],
-            "--disaggregation-mode is 'decode': requests get their KV there in SGLang's own order",
-        ),
-        ([*OPTIONS, "--pp-size", "2"], "--pp-size must be 1 with --disaggregation-mode prefill"),
-    ],
-)
-def test_a_split_server_that_cannot_follow_the_policy_does_not_start(
-    options: list[str], said: str, tmp_path: Path
-) -> None:
-    model, file = make_tiny_model(tmp_path / "model"), tmp_path / "policy.yaml"
-    file.write_text(POLICY, encoding="utf-8")
-    environment = plug_in(tmp_path / "plug-in", tmp_path / "gate")
-    environment |= {"BATCHPOLICY_CONFIG": str(file), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-    with Server(model, tmp_path / "log", *options, **environment) as server:
-        assert server.wait_until_it_gives_up() != 0
-        assert said in server.output
