@@ -76,14 +76,14 @@ class PrefillDriver(Driver):
 
     def _let_go(self, here: dict[str, Any]) -> None:
         """Whoever is known and not here has ended, or is asked for anew where it is decoded."""
-        gone = [req for rid, req in self._reqs.items() if here.get(rid) is not req]
+        gone = {rid: req for rid, req in self._reqs.items() if here.get(rid) is not req}
         asked = prefill.bootstrapping(self._scheduler) if gone else {}
-        for req in gone:
-            if asked.get(req.rid) is not req:
-                self.ended(req.rid, ends.how_ended(req) or Status.ABORTED)
-            elif req.rid in self._seated:
-                self._lost(req.rid)
-                self.runner.ready(req.rid, False)
+        for rid, req in gone.items():
+            if rid not in asked or asked[rid] is not req:
+                self.ended(rid, ends.how_ended(req) or Status.ABORTED)
+            elif rid in self._seated:
+                self._lost(rid)
+                self.runner.ready(rid, False)
 
     def _lost(self, rid: str) -> None:
         """A request gave up its KV: where it is decoded, nobody was ready for it."""

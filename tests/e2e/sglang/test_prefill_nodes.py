@@ -22,13 +22,7 @@ from tests.support.sglang_replays import plain, seeds
 if not all(hasattr(upstream.scheduler().Scheduler, name) for name in seam.NEEDS):
     pytest.skip("such servers are refused before 0.5.22", allow_module_level=True)
 
-from tests.support.sglang_prefills import (
-    FAILED,
-    Node,
-    Sender,
-    node,
-    room_of,
-)
+from tests.support.sglang_prefills import FAILED, Node, Sender, node, room_of
 
 pytestmark = pytest.mark.engine
 
