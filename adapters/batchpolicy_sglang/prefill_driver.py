@@ -27,10 +27,8 @@ class PrefillDriver(Driver):
     capabilities: ClassVar[frozenset[str]] = frozenset({"prefix"})
 
     @override
-    def _engine(
-        self, scheduler: Any, clock: Callable[[], float], capabilities: frozenset[str]
-    ) -> EngineFacts:
-        facts = super()._engine(scheduler, clock, capabilities)
+    def _engine(self, scheduler: Any, clock: Callable[[], float], *, live: bool) -> EngineFacts:
+        facts = super()._engine(scheduler, clock, live=live)
         # Nothing decodes, so that there are no steps for it, and no tokens or KV in those of
         # prompts.
         return replace(facts, role="prefill", mixed=True, decode_tokens=0)
