@@ -56,6 +56,7 @@ class Loop:
         self._clients = clients
         self._front = front
         self._overlap = bool(scheduler.enable_overlap)
+        self._sees_ends_late = batches.sees_ends_late(scheduler)
         self._arrivals = list(reversed(books.workload.requests))
         self._cancels: list[tuple[float, str]] = []
         self._wanted = {r.id: r.output_tokens for r in books.workload.requests}
@@ -182,8 +183,7 @@ class Loop:
             )
         self._busy_until_s = end_s
         behind = scheduler.last_batch is not None and self._overlap
-        # Before 0.5.23 it takes a turn of its own to see that all who ran have ended.
-        behind = behind or batches.held_seats(scheduler) < seated
+        behind = behind or (self._sees_ends_late and batches.held_seats(scheduler) < seated)
         batches.run(scheduler, batch, end_s, self._take_results)
         return bool(batch is not None or behind or self._preempted or len(self._out) != left)
 

@@ -28,3 +28,12 @@ def test_step_plans_are_equal(first: int, engine: SglangReplay) -> None:
     ]
     assert [(one.name, one.difference) for one in compared if one.difference] == []
     assert not all(one.left_out for one in compared)
+
+
+@pytest.mark.parametrize("seed", [110, 190, 270])
+def test_no_turn_is_taken_while_a_policy_holds_all_that_wait(
+    seed: int, engine: SglangReplay
+) -> None:
+    compared = Compare(lambda: random_problem(seed))(engine)
+    assert compared.difference is None
+    assert not compared.left_out
