@@ -11,7 +11,7 @@ from batchpolicy.requests import FloatArray, IntArray, Requests
 
 Rows = npt.NDArray[np.intp]
 
-_GROUPS = 128
+_GROUPS, _LARGE = 128, 16
 
 
 class Seqs(Protocol):
@@ -69,8 +69,8 @@ def _candidates(benefit: FloatArray, k: int) -> Rows:
     """
     n, groups = len(benefit), max(_GROUPS, 2 * k)
     of_each = n // groups
-    if of_each < 4:
-        return np.arange(n)
+    if of_each < _LARGE:
+        return np.flatnonzero(benefit >= np.partition(benefit, n - k)[n - k])
     best = np.maximum.reduce(benefit[: of_each * groups].reshape(of_each, groups))
     return np.flatnonzero(benefit >= np.partition(best, groups - k)[groups - k])
 
