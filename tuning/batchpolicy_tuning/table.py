@@ -106,11 +106,17 @@ def warnings(results: Results, at: AtLoad) -> list[str]:
     """Policies that failed inside runs which went on without them."""
     found: list[str] = []
     for arm, runs in zip(results.plan.arms, at.runs, strict=True):
-        faults = sum(run.faults for run in runs)
+        unpredicted = sum(run.counters.get("predictor_faults", 0) for run in runs)
+        faults = sum(run.faults for run in runs) - unpredicted
         if faults:
             found.append(
                 f"warning: {arm.label} failed {faults:,} times; requests were then served in "
                 "order of arrival, and its figures show that"
+            )
+        if unpredicted:
+            found.append(
+                f"warning: the predictor of {arm.label} failed {unpredicted:,} times; requests "
+                "then went without a prediction, and the figures show that"
             )
     return found
 

@@ -121,6 +121,15 @@ def test_a_policy_that_fell_back_is_told_beside_its_figures() -> None:
     assert warning.startswith("warning: priority failed 20 times;")
 
 
+def test_a_predictor_that_fails_is_told_apart_from_its_policy() -> None:
+    found = compared()
+    at = found.loads[0]
+    run = replace(at.runs[1][0], counters={"predictor_faults": 3, "policy_faults": 2})
+    policy, predictor = table.warnings(found, replace(at, runs=[at.runs[0], [run]]))
+    assert policy.startswith("warning: priority failed 2 times; requests were then served in")
+    assert predictor.startswith("warning: the predictor of priority failed 3 times; requests")
+
+
 def test_a_process_that_dies_is_reported() -> None:
     with pytest.raises(RunFailed, match="a process of the comparison died"):
         compared(engine=DyingEngine, processes=2)
