@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from batchpolicy.predictor import LEVELS, LengthDist, Predictor
+from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor
 from batchpolicy.requests import FloatArray, IntArray
 from batchpolicy_predictors.gradient_boosting import GradientBoosting
 from batchpolicy_predictors.rank_metrics import concordance, kendall_tau
@@ -71,11 +71,12 @@ def quality(quantiles: FloatArray, output_tokens: IntArray) -> Quality:
 def asked_in_turn(predictor: Predictor, rows: Examples, *, told: bool = True) -> FloatArray:
     """What a predictor says of each row, shape ``(n, 9)``.
 
+    A row that it says nothing of counts with the ceiling, which is then all that is known.
     Where ``told``, it hears of each answer before the next row, as if one request were served
     at a time.
     """
     if not told:
-        return _quantiles(predictor.predict(rows.arrivals), len(rows))
+        return _quantiles(predictor.predict(rows.arrivals), rows.arrivals)
     return np.concatenate(list(_in_turn(predictor, rows)))
 
 
@@ -91,19 +92,21 @@ def _in_turn(predictor: Predictor, rows: Examples) -> Iterator[FloatArray]:
     for row in range(len(rows)):
         one = np.array([row])
         batch = rows.arrivals.take(one)
-        yield _quantiles(predictor.predict(batch), 1)
+        yield _quantiles(predictor.predict(batch), batch)
         predictor.observe(batch, rows.output_tokens[one])
 
 
-def _quantiles(said: object, rows: int) -> FloatArray:
+def _quantiles(said: object, batch: Arrivals) -> FloatArray:
     """What a predictor said, if it can be judged."""
     if not isinstance(said, LengthDist):
         raise TypeError(f"predict returned {type(said).__name__}, expected a LengthDist")
-    shape = (rows, len(LEVELS))
+    shape = (len(batch), len(LEVELS))
     if np.shape(said.quantiles) != shape:
         raise ValueError(
             f"predict returned quantiles of shape {np.shape(said.quantiles)}, expected {shape}"
         )
-    if not np.isfinite(said.quantiles).all():
+    silent = np.isnan(said.quantiles).all(axis=1)
+    quantiles = np.where(silent[:, None], batch.max_tokens[:, None], said.quantiles)
+    if not np.isfinite(quantiles).all():
         raise ValueError("predict returned quantiles that are no numbers")
-    return said.quantiles
+    return quantiles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -64,9 +63,7 @@ def cost_us(
 ) -> tuple[float, float]:
     """Median and 99th percentile of the microseconds of this thread that a call takes.
 
-    Each is the median of so many rounds. Calls in which the system gave the core to others, and
-    the next ones, are left out: what they cost is what those left in the caches. If that is
-    more than half of the calls, all count.
+    Each is the median of so many rounds, in which all calls count.
     """
     for one in batches[:3]:
         call(one)
@@ -75,10 +72,7 @@ def cost_us(
     gc.disable()
     try:
         for _ in range(rounds):
-            timed = [_time_us(call, batches[k % len(batches)]) for k in range(calls)]
-            lost = [False, *(switched for _, switched in timed)]
-            alone = [timed[k][0] for k in range(calls) if not (lost[k] or lost[k + 1])]
-            spent = sorted(alone if len(alone) > calls // 2 else [spent for spent, _ in timed])
+            spent = sorted(_time_us(call, batches[k % len(batches)]) for k in range(calls))
             found.append((percentile(spent, 0.5), percentile(spent, 0.99)))
     finally:
         gc.enable()
@@ -86,13 +80,10 @@ def cost_us(
     return middle, high
 
 
-def _time_us(call: Callable[[Arrivals], object], batch: Arrivals) -> tuple[float, bool]:
-    """Microseconds of a call, and whether the system took the core away in it."""
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+def _time_us(call: Callable[[Arrivals], object], batch: Arrivals) -> float:
     started = time.thread_time_ns()
     call(batch)
-    spent = (time.thread_time_ns() - started) / 1000.0
-    return spent, resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw != before
+    return (time.thread_time_ns() - started) / 1000.0
 
 
 def used(predictor: Predictor, *, truth: bool) -> None:
