@@ -105,8 +105,9 @@ def _quantiles(said: object, batch: Arrivals) -> FloatArray:
         raise ValueError(
             f"predict returned quantiles of shape {np.shape(said.quantiles)}, expected {shape}"
         )
-    silent = np.isnan(said.quantiles).all(axis=1)
-    quantiles = np.where(silent[:, None], batch.max_tokens[:, None], said.quantiles)
+    silent = np.logical_and.reduce(np.isnan(said.quantiles), axis=1)
+    ceilings = batch.max_tokens[:, None].astype(np.float64)
+    quantiles = np.where(silent[:, None], ceilings, said.quantiles)
     if not np.isfinite(quantiles).all():
         raise ValueError("predict returned quantiles that are no numbers")
     return quantiles
