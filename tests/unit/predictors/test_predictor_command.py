@@ -74,7 +74,7 @@ def test_a_name_is_judged_from_a_cold_start(data: Path, capsys: Capture) -> None
         ("1 / 0", "failed: ZeroDivisionError: division by zero (mine.py, line 7)"),
         ("np.ones((1, 9))", "predict returned ndarray, expected a LengthDist"),
         ("LengthDist(np.ones(3))", "quantiles of shape (3,), expected (1, 9)"),
-        ("LengthDist(np.full((1, 9), np.nan))", "quantiles that are no numbers"),
+        ("LengthDist(np.full((1, 9), np.inf))", "quantiles that are no numbers"),
     ],
 )
 def test_a_predictor_that_fails_is_told_in_a_line(
