@@ -22,6 +22,7 @@ from batchpolicy import registry
 from batchpolicy.component import Component
 from batchpolicy.document import Document, Loc, faults_of, short
 from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.plugin_modules import relative_to
 from batchpolicy.policy import Policy
 from batchpolicy.predictor import Predictor
 from batchpolicy.preemption import Preempt, Preemption, read_preempt
@@ -66,7 +67,7 @@ _Made = TypeVar("_Made", Policy, Predictor)
 
 
 def _build(kind: str, cls: type[_Made], spec: _Spec) -> _Made:
-    with registry.relative_to(spec.base):
+    with relative_to(spec.base):
         try:
             return cls.model_validate(spec.params)
         except ValidationError as e:
@@ -310,6 +311,6 @@ def _spec(
     except BatchPolicyError as e:
         document.fault(at, str(e))
         return None
-    with registry.relative_to(base):
+    with relative_to(base):
         made = document.validate(cls, params, loc)
     return None if made is None else kind(name=name, params=params, base=base)

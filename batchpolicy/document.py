@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchpolicy import registry
 from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.nearest import near
 from batchpolicy.policy import Policy
 from batchpolicy.predictor import Predictor
 
@@ -99,7 +100,7 @@ def faults_of(
             hint = ""
             if one["type"] in {"literal_error", "enum"} and isinstance(found, str):
                 choices = re.findall(r"'([^']*)'", one["msg"])
-                hint = registry.near(found, choices) if len(choices) > 1 else ""
+                hint = near(found, choices) if len(choices) > 1 else ""
             yield place, f"{dotted(place)} is {short(found)}; {_expected(one['msg'])}{hint}"
 
 
@@ -156,7 +157,7 @@ def _unknown(loc: Loc, model: type[BaseModel] | None) -> str:
         return f"unknown key {dotted(loc)!r}."
     known = [one.alias or name for name, one in model.model_fields.items()]
     listed = f" Known: {', '.join(known)}." if known else " It has no parameters."
-    return f"unknown key {dotted(loc)!r}.{registry.near(str(loc[-1]), known)}{listed}"
+    return f"unknown key {dotted(loc)!r}.{near(str(loc[-1]), known)}{listed}"
 
 
 def _no_choice(loc: Loc, found: object, context: Mapping[str, Any]) -> str:
@@ -170,7 +171,7 @@ def _no_choice(loc: Loc, found: object, context: Mapping[str, Any]) -> str:
     tag = str(context["tag"])
     known = re.findall(r"'([^']*)'", str(context["expected_tags"]))
     listed = " or ".join(map(repr, known))
-    return f"{dotted((*loc, key))} is {tag!r}; expected {listed}.{registry.near(tag, known)}"
+    return f"{dotted((*loc, key))} is {tag!r}; expected {listed}.{near(tag, known)}"
 
 
 def _python_names(

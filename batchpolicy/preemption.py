@@ -9,7 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from batchpolicy.component import Component
-from batchpolicy.registry import near
+from batchpolicy.nearest import near
 
 Preempt = Literal["never", "class", "benefit"]
 

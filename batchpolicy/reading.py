@@ -10,7 +10,7 @@ import yaml
 
 from batchpolicy.document import Document, Loc, short
 from batchpolicy.errors import ConfigError
-from batchpolicy.registry import near
+from batchpolicy.nearest import near
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_VALUES = 10_000

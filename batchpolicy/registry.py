@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import importlib
-import importlib.util
-import os
 import sys
-import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from contextvars import ContextVar
-from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from batchpolicy.component import Component
 from batchpolicy.errors import BatchPolicyError, ConfigError, EngineUnavailable, UnknownPlugin
+from batchpolicy.nearest import near
+from batchpolicy.plugin_modules import (
+    FILE_MODULE,
+    absolute,
+    attribute_of,
+    module_named,
+    module_of_file,
+    relative_to,
+    said,
+)
 from batchpolicy.policy import Policy
 from batchpolicy.predictor import Predictor
 
@@ -37,8 +39,6 @@ COMMANDS = "batchpolicy.commands"
 BENCHES = "batchpolicy.benches"
 SERVERS = "batchpolicy.servers"
 
-_FILE_MODULE = "batchpolicy_file_"
-
 _KINDS = {
     POLICIES: "policy",
     PREDICTORS: "predictor",
@@ -49,22 +49,9 @@ _KINDS = {
     SERVERS: "server",
 }
 
-# Validators of terms run deep inside pydantic, where no argument reaches them.
-_BASE: ContextVar[Path | None] = ContextVar("batchpolicy_base", default=None)
-
 MOST_NESTED = 8
 """How deep policies may stand in each other."""
 _DEPTH: ContextVar[int] = ContextVar("batchpolicy_depth", default=0)
-
-
-@contextmanager
-def relative_to(folder: Path | None) -> Generator[None, None, None]:
-    """Paths of plugin files are relative to ``folder`` inside; None for the current one."""
-    token = _BASE.set(folder)
-    try:
-        yield
-    finally:
-        _BASE.reset(token)
 
 
 def names(group: str) -> list[str]:
@@ -86,8 +73,8 @@ def load(group: str, name: str) -> object:
     if ":" in name:
         where, _, attribute = name.rpartition(":")
         if where.endswith(".py"):
-            return _attribute(_module_of_file(absolute(where)), where, attribute)
-        return _attribute(_module(where, name), where, attribute)
+            return attribute_of(module_of_file(absolute(where)), where, attribute)
+        return attribute_of(module_named(where, name), where, attribute)
     if name.endswith(".py"):
         raise ConfigError(f"{name!r} names a file; name the class in it too, as {name}:MyClass.")
     found = _entry_point(group, name)
@@ -100,7 +87,7 @@ def load(group: str, name: str) -> object:
     except BatchPolicyError:
         raise  # the plugin says it better
     except Exception as e:
-        raise ConfigError(f"plugin {name!r} ({found.value}) cannot be imported: {_said(e)}") from e
+        raise ConfigError(f"plugin {name!r} ({found.value}) cannot be imported: {said(e)}") from e
 
 
 def policy_class(name: str, base: Path | None = None) -> type[Policy]:
@@ -111,7 +98,7 @@ def policy_class(name: str, base: Path | None = None) -> type[Policy]:
     ConfigError
         Also when what was found is no subclass of ``Policy``.
     """
-    with relative_to(base or _BASE.get()):
+    with nullcontext() if base is None else relative_to(base):
         found = load(POLICIES, name)
     if _is_class(found) and issubclass(found, Policy):
         return found
@@ -120,7 +107,7 @@ def policy_class(name: str, base: Path | None = None) -> type[Policy]:
 
 def predictor_class(name: str, base: Path | None = None) -> type[Predictor]:
     """The predictor of output lengths called ``name``; see ``policy_class``."""
-    with relative_to(base or _BASE.get()):
+    with nullcontext() if base is None else relative_to(base):
         found = load(PREDICTORS, name)
     if _is_class(found) and issubclass(found, Predictor):
         return found
@@ -215,7 +202,7 @@ def name_of(group: str, cls: type) -> str:
     for found in entry_points(group=group):
         if found.value == value:
             return found.name
-    if cls.__module__.startswith(_FILE_MODULE):
+    if cls.__module__.startswith(FILE_MODULE):
         return f"{sys.modules[cls.__module__].__file__}:{cls.__qualname__}"
     return value
 
@@ -273,13 +260,6 @@ def launcher_class(name: str) -> type[Launcher]:
     raise _no_subclass(name, found, "Launcher")
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """The words `` Did you mean '...'?``, or nothing when no known word is near."""
-    by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.55)
-    return f" Did you mean {by_lower[found[0]]!r}?" if found else ""
-
-
 def _entry_point(group: str, name: str) -> EntryPoint:
     found = list(entry_points(group=group, name=name))
     if not found:
@@ -297,81 +277,9 @@ def _entry_point(group: str, name: str) -> EntryPoint:
     return found[0]
 
 
-def absolute(where: str) -> Path:
-    """A path of a parameter: one that is relative starts from the folder of the policy file."""
-    return (_BASE.get() or Path.cwd()) / os.path.expanduser(where)
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file, imported once for each content of the file."""
-    try:
-        source = path.read_bytes()
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder, not a Python file.") from None
-    except FileNotFoundError as e:
-        beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
-        raise ConfigError(
-            f"no file {str(path)!r}.{near(path.name, [p.name for p in beside])}"
-        ) from e
-    except (OSError, ValueError) as e:  # ValueError: a NUL in the path
-        raise ConfigError(f"{str(path)!r} cannot be read: {_said(e)}.") from e
-    key = hashlib.sha256(str(path.resolve()).encode() + b"\0" + source).hexdigest()[:16]
-    name = f"{_FILE_MODULE}{key}_{path.stem}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} cannot be imported.")
-    module = importlib.util.module_from_spec(spec)
-    # pydantic and dataclasses look a class's module up by name while it is made.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as e:
-        del sys.modules[name]
-        raise ConfigError(f"{path} cannot be imported: {_said(e, path)}") from e
-    return module
-
-
-def _module(where: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(where)
-    except ModuleNotFoundError as e:
-        if e.name and (where == e.name or where.startswith(f"{e.name}.")):
-            raise ConfigError(f"no module named {e.name!r}, asked for by {name!r}.") from e
-        raise ConfigError(f"{name!r} needs {e.name!r}, which is not installed.") from e
-    except (Exception, SystemExit) as e:
-        raise ConfigError(f"module {where!r} cannot be imported: {_said(e)}") from e
-
-
-def _attribute(module: ModuleType, where: str, attribute: str) -> object:
-    try:
-        return reduce(getattr, attribute.split("."), cast(object, module))
-    except AttributeError as e:
-        own = [
-            key
-            for key, value in vars(module).items()
-            if isinstance(value, type) and value.__module__ == module.__name__
-        ]
-        raise ConfigError(
-            f"no class {attribute!r} in {where}.{near(attribute, own)} "
-            f"Classes: {', '.join(own) or 'none'}."
-        ) from e
-
-
 def _is_class(found: object) -> TypeGuard[type[Any]]:
     return isinstance(found, type)
 
 
 def _no_subclass(name: str, found: object, wanted: str) -> ConfigError:
     return ConfigError(f"{name!r} is {found!r}, which is no subclass of {wanted}.")
-
-
-def _said(error: BaseException, path: Path | None = None) -> str:
-    """Kind and text of an error in one line, with the line of ``path`` it came from."""
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    if path is None or isinstance(error, SyntaxError):
-        return text
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    return f"{text} (line {lines[-1]})" if lines else text

@@ -19,7 +19,7 @@ from pydantic import (
 from typing_extensions import override
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.registry import near
+from batchpolicy.nearest import near
 from batchpolicy.step_cost import OutsideCost, StepShape
 from batchpolicy.step_cost_files import TableFile, read_table
 from batchpolicy.step_cost_grid import ATTENTION, Floats, continued, full_grid

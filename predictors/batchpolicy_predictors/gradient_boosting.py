@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import PrivateAttr, field_validator
 from typing_extensions import override
 
-from batchpolicy import registry
+from batchpolicy.plugin_modules import absolute
 from batchpolicy.predictor import Arrivals, LengthDist, Predictor, within
 from batchpolicy.requests import BoolArray, FloatArray, IntArray
 from batchpolicy_predictors.histories import TenantHistory
@@ -48,7 +48,7 @@ class GradientBoosting(Predictor):
     @field_validator("model")
     @classmethod
     def _is_a_model(cls, path: Path) -> Path:
-        found = registry.absolute(str(path))
+        found = absolute(str(path))
         read_model(found)
         return found
 

@@ -16,8 +16,8 @@ from typing import Any, cast
 import numpy as np
 
 from batchpolicy.errors import WorkloadError
+from batchpolicy.nearest import near
 from batchpolicy.predictor import ENGINE_IDS, Arrivals
-from batchpolicy.registry import near
 from batchpolicy_predictors.training.examples import NO_CEILING, Examples, Source
 from batchpolicy_predictors.training.tokens import Tokens
 

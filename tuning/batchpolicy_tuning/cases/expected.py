@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchpolicy import registry
 from batchpolicy.errors import ConfigError
+from batchpolicy.nearest import near
 from batchpolicy_tuning.cases.check_specs import CHECKS
 from batchpolicy_tuning.cases.invariants import INVARIANTS
 from batchpolicy_tuning.cases.outcome import Outcome, Verdict
@@ -42,7 +42,7 @@ def read_expected(path: Path) -> list[Expected]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as e:
         beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise ConfigError(f"no file {str(path)!r}.{registry.near(path.name, beside)}") from e
+        raise ConfigError(f"no file {str(path)!r}.{near(path.name, beside)}") from e
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} cannot be read: {e}.") from e
     found: dict[str, Expected] = {}
@@ -75,14 +75,14 @@ def _parsed(words: Sequence[str]) -> Expected:
         for kind in rest[1:]:
             if kind not in FAILURES:
                 raise ConfigError(
-                    f"{kind!r} is neither a check nor an invariant.{registry.near(kind, FAILURES)}"
+                    f"{kind!r} is neither a check nor an invariant.{near(kind, FAILURES)}"
                 )
         return Expected(case, Verdict.FAILED, frozenset(rest[1:]))
     said = " ".join(rest) or "nothing"
-    near = registry.near(said, [verdict.value for verdict in Verdict])
+    hint = near(said, [verdict.value for verdict in Verdict])
     raise ConfigError(
         f"found {said!r} behind {case}; expected 'passed', 'failed CHECK...' or "
-        f"'not applicable'.{near}"
+        f"'not applicable'.{hint}"
     )
 
 

@@ -6,9 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from batchpolicy import registry
 from batchpolicy.document import Document, Loc
 from batchpolicy.errors import ConfigError
+from batchpolicy.nearest import near
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
@@ -26,7 +26,7 @@ def read_json(path: Path) -> Document:
     except FileNotFoundError as e:
         beside = path.parent.glob("*.json") if path.parent.is_dir() else ()
         raise ConfigError(
-            f"no file {str(path)!r}.{registry.near(path.name, [p.name for p in beside])}"
+            f"no file {str(path)!r}.{near(path.name, [p.name for p in beside])}"
         ) from e
     except UnicodeDecodeError as e:
         raise ConfigError(f"{path}: byte 0x{e.object[e.start]:02x} is not UTF-8.") from e

@@ -9,9 +9,9 @@ from typing import TypeGuard
 
 from pydantic import ValidationError
 
-from batchpolicy import registry
 from batchpolicy.document import Document, Loc, dotted, short
 from batchpolicy.errors import ConfigError
+from batchpolicy.nearest import near
 from batchpolicy.workload import WorkloadRequest
 from batchpolicy_tuning.cases.check_specs import CHECKS, Check, OfScenario, ShareBetween, patterns
 from batchpolicy_tuning.cases.json_lines import read_json
@@ -91,7 +91,7 @@ def _scenarios(document: Document, case: Case, checks: Mapping[int, Check]) -> N
             document.fault(at, f"{dotted(at)} is {check.kind!r}; this case is of the tuner.")
         elif isinstance(check, OfScenario) and check.scenario not in known:
             at = ("checks", i, "scenario")
-            hint = registry.near(check.scenario, known)
+            hint = near(check.scenario, known)
             document.fault(at, f"{dotted(at)} is {check.scenario!r}; no such scenario.{hint}")
 
 
@@ -135,9 +135,9 @@ def _check(document: Document, loc: Loc, given: object) -> Check | None:
     at = (*loc, "kind")
     if not isinstance(kind, str) or kind not in CHECKS:
         found = "missing" if kind is None else short(kind)
-        near = registry.near(kind, CHECKS) if isinstance(kind, str) else ""
+        hint = near(kind, CHECKS) if isinstance(kind, str) else ""
         known = ", ".join(CHECKS)
-        document.fault(at, f"{dotted(at)} is {found}; expected a check.{near} Known: {known}.")
+        document.fault(at, f"{dotted(at)} is {found}; expected a check.{hint} Known: {known}.")
         return None
     return document.validate(CHECKS[kind], given, loc)
 
@@ -158,9 +158,9 @@ def _settings(document: Document) -> None:
             document.validate(model, inside, loc)
         for name in given.keys() - known_settings():
             at = (*loc, name)
-            near = registry.near(name, known_settings())
+            hint = near(name, known_settings())
             listed = ", ".join(known_settings())
-            document.fault(at, f"unknown key {dotted(at)!r}.{near} Known: {listed}.")
+            document.fault(at, f"unknown key {dotted(at)!r}.{hint} Known: {listed}.")
 
 
 class _References:
@@ -210,9 +210,9 @@ class _References:
             for k, tenant in enumerate(check.tenants if isinstance(check, ShareBetween) else ()):
                 place: Loc = ("checks", i, "tenants", k)
                 if tenant not in tenants:
-                    near = registry.near(tenant, tenants)
+                    hint = near(tenant, tenants)
                     document.fault(
-                        place, f"{dotted(place)} is {tenant!r}; no request has it.{near}"
+                        place, f"{dotted(place)} is {tenant!r}; no request has it.{hint}"
                     )
 
     def _known(self, i: int, ids: Iterable[str]) -> None:
@@ -228,8 +228,8 @@ class _References:
 def _names(document: Document, loc: Loc, pattern: str, known: list[str]) -> None:
     if next(_matching(pattern, known), None) is None:
         found = difflib.get_close_matches(pattern.rstrip("*"), known, n=1, cutoff=0.4)
-        near = f" Did you mean {found[0]!r}?" if found else ""
-        document.fault(loc, f"{dotted(loc)} is {pattern!r}; no request has such an id.{near}")
+        hint = f" Did you mean {found[0]!r}?" if found else ""
+        document.fault(loc, f"{dotted(loc)} is {pattern!r}; no request has such an id.{hint}")
 
 
 def _matching(pattern: str, known: Iterable[str]) -> Iterator[str]:

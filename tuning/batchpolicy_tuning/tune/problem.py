@@ -10,7 +10,7 @@ import numpy as np
 
 from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError
-from batchpolicy.registry import near
+from batchpolicy.nearest import near
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.ab import check_fit
 from batchpolicy_tuning.replay import Replay

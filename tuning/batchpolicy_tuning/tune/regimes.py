@@ -15,6 +15,7 @@ from batchpolicy import registry
 from batchpolicy.config import PolicyConfig, PolicySpec
 from batchpolicy.engine import EngineLimits, Run
 from batchpolicy.errors import ConfigError
+from batchpolicy.nearest import near
 from batchpolicy.requests import FloatArray
 from batchpolicy_tuning.measured import measured_rows
 from batchpolicy_tuning.replay import Replay
@@ -125,7 +126,7 @@ def check_together(won: Sequence[Won], safe: str) -> None:
         f"{name!r} is given twice" for name in dict.fromkeys(names) if names.count(name) > 1
     ]
     if safe not in names:
-        faults.append(f"--safe {safe!r} is none of {', '.join(names)}{registry.near(safe, names)}")
+        faults.append(f"--safe {safe!r} is none of {', '.join(names)}{near(safe, names)}")
     for one in won[1:]:
         for key in ("engine", "profile"):
             mine, other = (str(x.result.study[key]) for x in (first, one))

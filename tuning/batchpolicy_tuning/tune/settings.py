@@ -18,10 +18,10 @@ from batchpolicy.config import PolicyConfig, PolicySpec, config_named
 from batchpolicy.document import Document, Loc, dotted, short
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.nearest import near
 from batchpolicy.policy import Policy
 from batchpolicy.profiles import Profile
 from batchpolicy.quantities import parse_seconds
-from batchpolicy.registry import near
 from batchpolicy.tune import Tune
 from batchpolicy_tuning.tune.records import Value
 from batchpolicy_tuning.tune.space import POLICY, Parameter, Space

@@ -17,6 +17,7 @@ from batchpolicy.config import PolicyConfig, config_named
 from batchpolicy.document import Document
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.nearest import near
 from batchpolicy.profiles import Profile, load_profile
 from batchpolicy.reading import read_document
 from batchpolicy.targets import Measurand, Target, parse_measurands, parse_target
@@ -246,8 +247,7 @@ def _engine(document: Document, at: tuple[str, ...], name: str) -> None:
     if name not in known and ":" not in name:
         document.fault(
             at,
-            f"{'.'.join(at)} is {name!r}; expected one of {', '.join(known)}."
-            f"{registry.near(name, known)}",
+            f"{'.'.join(at)} is {name!r}; expected one of {', '.join(known)}.{near(name, known)}",
         )
 
 
@@ -259,7 +259,7 @@ def _files(document: Document) -> None:
             if not isinstance(name, str) or not name or (key == "workload" and name in EMBEDDED):
                 continue
             if not (document.path.parent / name).exists():
-                hint = registry.near(name, EMBEDDED) if key == "workload" else ""
+                hint = near(name, EMBEDDED) if key == "workload" else ""
                 known = f" Embedded: {', '.join(EMBEDDED)}." if key == "workload" else ""
                 document.fault(
                     ("workloads", i, key),

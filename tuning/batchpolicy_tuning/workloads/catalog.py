@@ -10,7 +10,7 @@ from pathlib import Path
 
 from batchpolicy.document import short
 from batchpolicy.errors import ConfigError, WorkloadError
-from batchpolicy.registry import near
+from batchpolicy.nearest import near
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.workloads import azure, servegen
 from batchpolicy_tuning.workloads.chat_and_batch import ChatAndBatch
