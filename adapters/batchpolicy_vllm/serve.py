@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import ArgumentError, ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +17,9 @@ from typing_extensions import override
 from batchpolicy.config import PolicyConfig
 from batchpolicy.errors import ConfigError
 from batchpolicy.metadata import VARIABLE, tenant_keys
-from batchpolicy.reading import read_document
 from batchpolicy.registry import lacks_package
 from batchpolicy.serve import Address, Launch, Launcher
+from batchpolicy.server_arguments import dashed, read_arguments
 from batchpolicy_vllm.settings import KEY
 
 SCHEDULERS = ("batchpolicy_vllm.PolicyScheduler", "batchpolicy_vllm.scheduler.PolicyScheduler")
@@ -93,7 +93,7 @@ def _refuse_others(said: Namespace, file: Path) -> None:
 
 
 def _read(arguments: Sequence[str]) -> Namespace:
-    """What we have to know of vLLM's arguments; those in its own file come first."""
+    """What we have to know of vLLM's arguments."""
     # Abbreviations as in vLLM: one that is ambiguous there fails there.
     parser = ArgumentParser(add_help=False, exit_on_error=False)
     for name in ("host", "uds", "scheduler-cls", "api-server-count", "config", "model"):
@@ -104,27 +104,4 @@ def _read(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--middleware", action="append", default=[])
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--help", "-h", nargs="?", const=True)
-    dashed = [_dashed(argument) for argument in arguments]
-    try:
-        said = parser.parse_known_args(dashed)[0]
-        if said.config:
-            dashed = [*_options(Path(said.config)), *dashed]
-        return parser.parse_known_args(dashed)[0]
-    except ArgumentError as e:
-        raise ConfigError(f"vLLM's {e}.") from e
-
-
-def _options(file: Path) -> Iterator[str]:
-    """The options in a file of vLLM's, as ``--config`` takes them over."""
-    for key, value in cast("dict[str, object]", read_document(file).value).items():
-        if isinstance(value, bool):
-            yield from [_dashed(f"--{key}")] * value
-            continue
-        for one in cast("list[object]", value) if isinstance(value, list) else [value]:
-            yield _dashed(f"--{key}={json.dumps(one) if isinstance(one, dict) else one}")
-
-
-def _dashed(argument: str) -> str:
-    """As vLLM reads it: underscores in the name of an option are dashes."""
-    name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+    return read_arguments(parser, [dashed(argument) for argument in arguments], "vLLM")

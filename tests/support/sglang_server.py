@@ -28,11 +28,20 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 class Server(ServerProcess):
-    """One server, from its start to ``stop``; a context manager."""
+    """One server, from its start to ``stop``; a context manager.
 
-    def __init__(self, model: Path, log: Path, *arguments: str, **extra: str) -> None:
+    With ``policy``, a file, ``batchpolicy serve`` starts it.
+    """
+
+    def __init__(
+        self, model: Path, log: Path, *arguments: str, policy: Path | None = None, **extra: str
+    ) -> None:
         port = str(free_port())
-        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+        command = [sys.executable, "-m", "sglang.launch_server"]
+        if policy is not None:
+            command = [sys.executable, "-m", "batchpolicy", "serve", "--engine", "sglang"]
+            command += ["--policy", str(policy), "--"]
+        command += ["--model-path", str(model)]
         command += ["--host", "127.0.0.1", "--port", port, "--skip-server-warmup"]
         for name, value in ENGINE_ARGUMENTS.items():
             option = f"--{name.replace('_', '-')}"

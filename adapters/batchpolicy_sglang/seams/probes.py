@@ -14,6 +14,7 @@ from typing import Any
 
 from batchpolicy.errors import ConfigError, EngineUnavailable
 from batchpolicy_sglang.seams import limits, prefill, upstream
+from batchpolicy_sglang.seams.conflicts import Options, conflicts
 
 SUPPORTED = "0.5.11 to 0.5.23"
 
@@ -82,7 +83,15 @@ def check_scheduler(scheduler: Any, *, several: bool) -> None:
         Naming the options of the server that are in the way, all at once.
     """
     _refuse_missing([f"Scheduler.{name}" for name in _missing(scheduler, _ATTRIBUTES)])
-    faults = list(_conflicts(scheduler))
+    options = _options(scheduler)
+    faults = list(conflicts(options))
+    missing = _missing(scheduler, prefill.NEEDS) if options.role == "prefill" else []
+    if missing:
+        faults.append(
+            f"--disaggregation-mode is 'prefill', and SGLang {version()} has no "
+            f"{', '.join(f'Scheduler.{name}' for name in missing)}; batchpolicy orders such "
+            "servers since 0.5.22."
+        )
     if several and not passes_ticks():
         faults.append(
             f"--tp-size and --pp-size must be 1: SGLang {version()} gives plug-ins no way to let "
@@ -92,56 +101,19 @@ def check_scheduler(scheduler: Any, *, several: bool) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def _conflicts(scheduler: Any) -> Iterable[str]:
-    if str(getattr(scheduler, "schedule_policy", "fcfs")) != "fcfs":
-        yield (
-            f"--schedule-policy is {scheduler.schedule_policy!r}, expected fcfs: the policy file "
-            "says who goes first."
-        )
-    if getattr(scheduler, "enable_priority_scheduling", False):
-        yield (
-            "--enable-priority-scheduling orders and displaces by itself; leave it out: requests' "
-            "priorities reach the policy without it."
-        )
-    if getattr(scheduler, "dllm_config", None) is not None:
-        yield "diffusion models are scheduled by a queue of their own, which takes no policy."
-    for name, option in (
-        ("enable_hisparse", "--enable-hisparse"),
-        ("enable_pdmux", "--enable-pdmux"),
-        ("enable_lora_overlap_loading", "--enable-lora-overlap-loading"),
-    ):
-        if getattr(scheduler, name, False):
-            yield f"{option} admits requests in an order of its own; leave it out."
-    yield from _conflicts_of(role(scheduler), scheduler)
-
-
-def _conflicts_of(role: str, scheduler: Any) -> Iterable[str]:
-    """What is in the way where prefills and decodes are in servers of their own."""
-    if role == "null":
-        return
-    if role != "prefill":
-        yield (
-            f"--disaggregation-mode is {role!r}: requests get their KV there in SGLang's own "
-            "order, before they are in the queue that batchpolicy orders. Give the policy to the "
-            "servers that prefill; here SGLang's --enable-priority-scheduling goes by `priority`."
-        )
-        return
-    missing = [f"Scheduler.{name}" for name in _missing(scheduler, prefill.NEEDS)]
-    if missing:
-        yield (
-            f"--disaggregation-mode is 'prefill', and SGLang {version()} has no "
-            f"{', '.join(missing)}; batchpolicy orders such servers since 0.5.22."
-        )
-    if limits.stages(scheduler) > 1:
-        yield (
-            "--pp-size must be 1 with --disaggregation-mode prefill: with stages, SGLang "
-            "schedules such a server in a loop of its own, which takes no policy."
-        )
-    if _of_split_servers("enable_pd_role_switch"):
-        yield (
-            "--enable-pd-role-switch would make a server that prefills one that decodes, which "
-            "takes no policy; leave it out."
-        )
+def _options(scheduler: Any) -> Options:
+    said = role(scheduler)
+    return Options(
+        schedule_policy=str(getattr(scheduler, "schedule_policy", "fcfs")),
+        priority_scheduling=bool(getattr(scheduler, "enable_priority_scheduling", False)),
+        diffusion=getattr(scheduler, "dllm_config", None) is not None,
+        hisparse=bool(getattr(scheduler, "enable_hisparse", False)),
+        pdmux=bool(getattr(scheduler, "enable_pdmux", False)),
+        lora_overlap_loading=bool(getattr(scheduler, "enable_lora_overlap_loading", False)),
+        role=said,
+        stages=1 if said == "null" else limits.stages(scheduler),
+        role_switch=bool(_of_split_servers("enable_pd_role_switch")),
+    )
 
 
 def check_queues(scheduler: Any) -> None:

@@ -128,7 +128,7 @@ def test_what_is_in_the_way_of_a_server_that_only_prefills_is_named_at_once(
     del one.release_aborted_prefill_waiting_req
     with pytest.raises(ConfigError) as error:
         probes.check_scheduler(one, several=False)
-    missing, pipeline, role = str(error.value).splitlines()
+    pipeline, role, missing = str(error.value).splitlines()
     assert "has no Scheduler.release_aborted_prefill_waiting_req" in missing
     assert "--pp-size must be 1" in pipeline
     assert "--enable-pd-role-switch" in role

@@ -41,7 +41,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     file = folder / "policy.yaml"
     file.write_text(POLICY, encoding="utf-8")
     options = ["--max-running-requests", "1", "--enable-metrics"]
-    with Server(model, folder / "log", *options, BATCHPOLICY_CONFIG=str(file)) as started:
+    with Server(model, folder / "log", *options, policy=file) as started:
         started.wait_until_ready()
         yield started
 
