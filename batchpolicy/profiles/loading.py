@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles.profile import FORMS, Origin, Profile
-from batchpolicy.step_cost_callable import CallableCost, is_place
+from batchpolicy.step_costs.callables import CallableCost, is_place
 
 _PACKAGE = "batchpolicy.profiles"
 

@@ -18,9 +18,9 @@ from pydantic import (
 from batchpolicy.component import Component
 from batchpolicy.errors import ConfigError
 from batchpolicy.step_cost import AdjustableCost, FormulaCost
-from batchpolicy.step_cost_aiconfigurator import AIConfiguratorCost
-from batchpolicy.step_cost_callable import CallableCost
-from batchpolicy.step_cost_tables import TableCost
+from batchpolicy.step_costs.aiconfigurator import AIConfiguratorCost
+from batchpolicy.step_costs.callables import CallableCost
+from batchpolicy.step_costs.tables import TableCost
 
 EXTENDED_CONTEXT_TOKENS = 131_072
 """Context per sequence up to which attention terms may leave what was measured."""

@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import Envelope, Fit, Origin, Profile
 from batchpolicy.step_cost import FormulaCost, StepShape
-from batchpolicy.step_cost_tables import TableCost
+from batchpolicy.step_costs.tables import TableCost
 from batchpolicy_tuning import output
 from batchpolicy_tuning.fit_errors import by_kind, summary
 from batchpolicy_tuning.fit_profile import NOTHING, START, fit_table, to_json

@@ -8,7 +8,7 @@ from typing import Any
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import Calibration, MetricErrors, Profile
 from batchpolicy.step_cost import AdjustableCost
-from batchpolicy.step_cost_tables import TableCost
+from batchpolicy.step_costs.tables import TableCost
 from batchpolicy_tuning.calibrate.accuracy import METRICS, errors
 from batchpolicy_tuning.calibrate.fit import Found, Replayed
 from batchpolicy_tuning.calibrate.run_log import RealRun, RunFacts

@@ -13,7 +13,7 @@ from typing_extensions import override
 from batchpolicy import registry
 from batchpolicy.errors import ConfigError
 from batchpolicy.step_cost import OutsideCost, StepShape
-from batchpolicy.step_cost_tables import in_folder
+from batchpolicy.step_costs.tables import in_folder
 
 SAMPLE = StepShape(prefill_tokens=16, attention=128.0, decodes=1, decode_context=16, sequences=2)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.step_cost_files import TableFile
+from batchpolicy.step_costs.table_files import TableFile
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from batchpolicy.step_cost import StepShape
-from batchpolicy.step_cost_aiconfigurator import AIConfiguratorCost
+from batchpolicy.step_costs.aiconfigurator import AIConfiguratorCost
 
 
 class Handle:

@@ -21,8 +21,8 @@ from typing_extensions import override
 from batchpolicy.errors import ConfigError
 from batchpolicy.nearest import near
 from batchpolicy.step_cost import OutsideCost, StepShape
-from batchpolicy.step_cost_files import TableFile, read_table
-from batchpolicy.step_cost_grid import ATTENTION, Floats, continued, full_grid
+from batchpolicy.step_costs.grid import ATTENTION, Floats, continued, full_grid
+from batchpolicy.step_costs.table_files import TableFile, read_table
 
 PER_LAYER = {
     "layernorm": 2,

@@ -11,7 +11,7 @@ import pytest
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import load_profile
 from batchpolicy.step_cost import StepShape
-from batchpolicy.step_cost_callable import CallableCost
+from batchpolicy.step_costs.callables import CallableCost
 
 SOURCE = """
 from batchpolicy.step_cost import FormulaCost, StepCost

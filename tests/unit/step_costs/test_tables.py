@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles import load_profile
 from batchpolicy.step_cost import StepShape
-from batchpolicy.step_cost_tables import PER_LAYER, PER_SEQUENCE, PER_STEP, TableCost, monotone
+from batchpolicy.step_costs.tables import PER_LAYER, PER_SEQUENCE, PER_STEP, TableCost, monotone
 
 CHUNKS, CONTEXTS, DECODES, DECODE_CONTEXTS = (16, 64), (0, 32, 64), (1, 2, 4, 8), (16, 32, 64)
 Micros = Callable[[int, int, int, int], float]
-SHARED = Path(__file__).resolve().parents[3] / "shared/data/latency/llmservingsim"
+SHARED = Path(__file__).resolve().parents[4] / "shared/data/latency/llmservingsim"
 
 
 def plain(chunk: int, context: int, decodes: int, decode_context: int) -> float:
