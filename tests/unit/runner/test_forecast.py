@@ -17,6 +17,7 @@ from batchpolicy.requests import Status
 from batchpolicy.runner import EngineFacts, PolicyRunner
 from batchpolicy.runner.forecast import CLEAR_STEPS, Forecast
 from batchpolicy.runner.table import RequestTable
+from batchpolicy.runner.triage import FRESH_STEPS
 from batchpolicy_predictors.plain import Constant
 from tests.support.policies import Arrival
 from tests.support.rig import Rig
@@ -115,6 +116,39 @@ def test_predictions_follow_what_is_out_once_admission_looks() -> None:
     row = made.runner._ledger.table.view()
     # It outlived the 20 that were predicted: twice its 25 tokens, which is the ceiling too.
     assert row.predicted_output_tokens.tolist() == [50.0, 20.0]
+
+
+def predicted(made: Rig) -> float:
+    """What is predicted of the running request by now."""
+    return float(made.runner._ledger.table.view().predicted_output_tokens[0])
+
+
+def test_predictions_of_running_rows_are_not_worked_out_anew_by_each_plan() -> None:
+    made = rig(spec(Constant, output_tokens=5), total_kv_blocks=100)
+    made.running("a", prompt=20)
+    seen: list[float] = []
+    for k in range(FRESH_STEPS):
+        made.decode("a")
+        # Somebody waits, whom the engine does not take.
+        made.arrive(f"b{k}")
+        made.plan()
+        seen.append(predicted(made))
+    # It has outlived the 5, so that twice its tokens are expected: one at first, one each step.
+    assert seen == [5.0] * (FRESH_STEPS - 1) + [2.0 * (1 + FRESH_STEPS)]
+
+
+def test_they_are_where_victims_are_sought() -> None:
+    made = rig(spec(Constant, output_tokens=5), total_kv_blocks=100)
+    made.running("a", prompt=20)
+    for _ in range(10):
+        made.decode("a")
+    made.arrive("b")
+    made.plan()
+    made.decode("a")
+    assert predicted(made) == 5.0
+    made.arrive("urgent", priority=-1)
+    made.plan(seats=0)
+    assert predicted(made) == 2.0 * 12
 
 
 def test_whole_answers_are_told_to_the_predictor_and_cancelled_ones_are_not() -> None:
