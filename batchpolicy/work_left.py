@@ -25,7 +25,7 @@ def output_to_come(requests: Requests, step: Step) -> FloatArray:
     if unknown.any():
         typical = typical_output(step)
         total = np.where(unknown, np.minimum(typical, requests.max_tokens), total)
-    to_come: FloatArray = total - requests.output_tokens
+    to_come = np.subtract(total, requests.output_tokens, dtype=np.float64)
     return np.maximum(to_come, 0.0, out=to_come)
 
 

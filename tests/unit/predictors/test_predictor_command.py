@@ -34,6 +34,9 @@ def test_train_writes_a_model_and_eval_judges_it(data: Path, capsys: Capture) ->
     out, err = capsys.readouterr()
     assert "tenant-history" in out
     assert "hashed words" in out
+    told = " ".join(out.split())
+    assert "serves as the row without token ids says" in told
+    assert "predictor: {name: tracked, inner: {name: gradient-boosting, model: m.bp}}" in told
     assert err.splitlines()[-1] == "wrote m.bp"
     assert main(["predictor", "eval", "m.bp", "--data", "data.jsonl", "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
