@@ -86,6 +86,18 @@ def test_an_arrival_passes_nobody_for_want_of_a_prediction(policy: Policy) -> No
     assert np.argsort(-benefit).tolist() == [0, 1, 2]
 
 
+def test_those_that_are_not_predicted_keep_their_order_without_predictions() -> None:
+    """As of a class for which a predictor has failed, beside one for which it has not."""
+    table = RequestTable()
+    for i, (prompt, predicted) in enumerate([(70, NAN), (10, 50.0), (30, NAN), (50, NAN)]):
+        table.add(f"{i}", prompt_tokens=prompt, max_tokens=900, predicted_output_tokens=predicted)
+    rows = table.view()
+    step = make_step(waiting=rows, running=rows.take(np.empty(0, np.intp)))
+    order = np.argsort(-ShortestFirst().benefit(rows, step)).tolist()
+    assert [i for i in order if i != 1] == [2, 3, 0]
+    assert order[0] == 1
+
+
 def test_nor_does_it_by_the_term() -> None:
     rows, step = scene((1000, 20.0), (1000, NAN), (1000, 900.0))
     score = Shortness(scale_tokens=100.0).score(rows, step)
