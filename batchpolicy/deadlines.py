@@ -77,7 +77,7 @@ def _last_start_s(requests: Requests, step: Step) -> FloatArray:
     """When the rest of each answer should begin to come, for its deadline."""
     if step.step_s != step.step_s:
         return requests.deadline_s
-    return requests.deadline_s - output_to_come(requests) * step.step_s
+    return requests.deadline_s - output_to_come(requests, step) * step.step_s
 
 
 def _missed(requests: Requests, step: Step, due_s: FloatArray) -> BoolArray:

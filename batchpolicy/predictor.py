@@ -129,6 +129,8 @@ class Arrivals:
     """Earlier requests of the session."""
     hour: FloatArray | None = None
     """Hour of the day at the arrival, 0 to 24, UTC; told, since no predictor reads a clock."""
+    priority: IntArray | None = None
+    """The class of each: any integer, lower is more urgent."""
 
     def __len__(self) -> int:
         return len(self.request_id)
@@ -148,6 +150,7 @@ class Arrivals:
             temperature=None if self.temperature is None else self.temperature[rows],
             turn=None if self.turn is None else self.turn[rows],
             hour=None if self.hour is None else self.hour[rows],
+            priority=None if self.priority is None else self.priority[rows],
         )
 
 
@@ -170,10 +173,9 @@ class Predictor(Component, ABC):
     def predict(self, batch: Arrivals) -> LengthDist:
         """Total output tokens of each request, at least 1 and at most its ``max_tokens``.
 
-        A row of NaN says nothing: policies order that request, and admission sizes it, as
-        without a predictor. Where some rows have lengths and some have none, an order by
-        length holds the one against the ceiling of the other; say nothing of all, or a length
-        of each, where that matters.
+        A row of NaN says nothing: admission sizes that request as without a predictor, by
+        earlier answers. Orders by length count it as predicted requests are on average, at
+        most as its ceiling; where nothing is said of any they go without output.
 
         The prediction for a request depends on that request and on what was observed,
         never on the others of the batch.

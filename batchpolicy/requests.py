@@ -286,7 +286,8 @@ class Requests:
     def predicted_output_tokens(self) -> FloatArray:
         """Predicted median of the whole output; ``NaN`` without a prediction.
 
-        A predictor's is given what is out when admission last looked; a request's own stays.
+        A predictor's is given what is out when somebody to displace is sought, else what was
+        out up to 16 steps before; a request's own stays.
         """
         return self._floats("predicted_output_tokens")
 

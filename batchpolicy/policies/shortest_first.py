@@ -17,8 +17,9 @@ class ShortestFirst(Policy):
     """Serve first the request with the least to compute: its prompt, and its output if predicted.
 
     Prompt tokens found in the prefix cache cost nothing. Output counts where somebody
-    predicts it; ``max_tokens`` is a ceiling that few answers reach. A long request waits
-    for as long as short ones come: ``bounds.max_wait_s`` ends that.
+    predicts it; ``max_tokens`` is a ceiling that few answers reach. Beside predicted requests
+    one without a prediction counts as they do on average. A long request waits for as long as
+    short ones come: ``bounds.max_wait_s`` ends that.
 
     References
     ----------
@@ -33,4 +34,4 @@ class ShortestFirst(Policy):
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
-        return -work_left(requests, self.output_weight)
+        return -work_left(requests, step, self.output_weight)

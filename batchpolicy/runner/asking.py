@@ -133,6 +133,7 @@ class Asker:
             temperature=np.array([f.temperature for f in facts], dtype=np.float64),
             turn=np.array([one.turn for one in asked], dtype=np.int64),
             hour=np.array([f.hour for f in facts], dtype=np.float64),
+            priority=np.array([f.priority for f in facts], dtype=np.int64),
         )
 
 

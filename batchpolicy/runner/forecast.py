@@ -11,6 +11,7 @@ from batchpolicy.config import Memory
 from batchpolicy.predictor import LEVELS, LengthDist
 from batchpolicy.requests import QUANTILES, BoolArray, FloatArray, Requests
 from batchpolicy.runner.calibration import Calibration
+from batchpolicy.runner.clearance import Clearance, Sizes, sizes_of
 from batchpolicy.runner.facts import EngineFacts
 from batchpolicy.runner.lengths import LengthHistory
 from batchpolicy.runner.peak import AT_ONCE, PATH_LEVELS, Coming, Peak
@@ -21,8 +22,6 @@ from batchpolicy.state import StateArray
 MEDIAN = 4
 """Place of the median among the levels."""
 _LONGEST = PATH_LEVELS[-1:]
-CLEAR_STEPS = 16
-"""Steps for which KV that abounded is taken to abound, if those that start do not need it."""
 Told = Literal["nothing", "estimates", "as told"]
 """What a predictor says of requests: nothing, as there is none; estimates, which are held
 against the answers that come; or what is taken as it is told."""
@@ -46,11 +45,7 @@ class Forecast:
         self._history = LengthHistory(memory.first_guess_tokens)
         self._calibration = Calibration()
         self._safety = Safety(memory.quantile, memory.max_preemption_rate)
-        self._coming = self._each = 0.0
-        """Tokens to come at most from those that ran lately and may have started since; and
-        from one that starts."""
-        self._clear_until = -1
-        """The step from which on it is worked out anew, as answers grow older than expected."""
+        self._clear = Clearance()
         self._evicted = StateArray()
         """1 for each slot whose KV was dropped for want of room."""
 
@@ -89,7 +84,7 @@ class Forecast:
         """
         block = engine.kv_block_tokens
         spare = (free_blocks - len(running) - int(best.need_kv_blocks.sum())) * block
-        if self._still_clear(best, spare, index):
+        if self._clear.still(best, spare, index):
             return None
         growth = int((running.max_tokens - running.output_tokens).sum()) + int(
             best.max_tokens.sum()
@@ -125,23 +120,25 @@ class Forecast:
             deviations=self._deviations(running),
         )
 
-    def _still_clear(self, best: Requests, spare: int, index: int) -> bool:
-        """Whether what was found to fit lately does so with these candidates as well."""
-        if index >= self._clear_until:
-            return False
-        # As if all of them started, and nobody had ended since then.
-        if self._table.at_default("predicted_output_tokens"):
-            self._coming += len(best) * self._each
-        else:
-            self._coming += float(self.left(best, _LONGEST).sum())
-        return self._coming <= spare
-
     def _look_at(self, running: Requests, best: Requests, index: int) -> float:
         """Tokens that come at most from these, each by the longest of its lengths."""
-        self._each = float(self._history.given(np.zeros(1), _LONGEST)[0, 0])
-        self._coming = float(self.left(running, _LONGEST).sum() + self.left(best, _LONGEST).sum())
-        self._clear_until = index + CLEAR_STEPS
-        return self._coming
+        clear = self._clear
+        each, sizes = float(self._history.given(np.zeros(1), _LONGEST)[0, 0]), None
+        if not self._table.at_default("predicted_output_tokens"):
+            sizes = sizes_of(running, best)
+            each = min(max(each, self._longest_of(sizes)), sizes.ceiling)
+        clear.seen(index, (running, best), each, sizes)
+        clear.tokens = float(self.left(running, _LONGEST).sum() + self.left(best, _LONGEST).sum())
+        return clear.tokens
+
+    def _longest_of(self, sizes: Sizes) -> float:
+        """The longest length of one that is predicted up to these sizes."""
+        longest = max(sizes.median, sizes.high)
+        if self._calibration.ready and sizes.median > 0.0:
+            median = np.array([sizes.median])
+            fitted = self._calibration.given(median, np.zeros(1), _LONGEST)
+            longest = max(longest, float(fitted[0, 0]))
+        return longest
 
     def _deviations(self, running: Requests) -> float:
         """How many to keep in hand; most while the lengths are a guess."""

@@ -11,6 +11,7 @@ from batchpolicy.runner.table import RequestTable
 def write_predictions(table: RequestTable, told: Predictions) -> None:
     """Write them down; requests that have ended meanwhile do without, whoever has their ids."""
     columns, slots = table.columns, table.slots
+    first = table.at_default("predicted_output_tokens")
     rows = zip(told.ids, told.quantiles, told.high.tolist(), told.seq.tolist(), strict=True)
     for request_id, quantiles, high, seq in rows:
         slot = slots.get(request_id)
@@ -19,4 +20,5 @@ def write_predictions(table: RequestTable, told: Predictions) -> None:
         columns[QUANTILES][slot] = quantiles
         columns["predicted_output_tokens"][slot] = quantiles[MEDIAN]
         columns["predicted_output_high"][slot] = high
-        table.differ({"predicted_output_tokens": float(quantiles[MEDIAN])})
+        if first:
+            table.differ({"predicted_output_tokens": float(quantiles[MEDIAN])})

@@ -27,6 +27,8 @@ _NOTHING = Plan()
 _DECODES = Plan(decode=True)
 HELD_STEPS = 16
 """Steps without a change in which admission is not tried again after all were held for KV."""
+FRESH_STEPS = 16
+"""Steps for which predictions of running rows stay as they are, where nobody is displaced."""
 VAIN_STEPS = 8
 """Steps without a change in which displacement is not tried again after it was in vain."""
 
@@ -62,6 +64,8 @@ class Triage:
         self._gives_way = engine.chunks and long_prompts_give_way
         self._held = Lull(HELD_STEPS)
         """Of admission, when all were held for want of KV to come."""
+        self._stale = 0
+        """The step from which on predictions of running rows are brought up to date."""
         self._vain = Lull(VAIN_STEPS)
         """Of displacement, when it made room for nobody."""
         self.displaced: set[str] = set()
@@ -128,11 +132,13 @@ class Triage:
         self._steps.deliver(step)
         short = -(blocks + kept_blocks)
         if short > 0 and self._displace:
+            self._refresh(running, at_once=True)
             return self._planner.relieve(running, step, needs, short)
         crowds = orders and needs.wanted > ceiling
         gives_way = self._gives_way and crowded and free_seats > 0
         if not len(waiting) or not (displace or full or gives_way or (may_start and budget > 0)):
             return Plan(reorder=crowds)
+        self._refresh(running, at_once=displace)
         drawn = self._planner.draw(waiting, step)
         if gives_way and self._give_way(running, drawn.best, ceiling, free_seats, blocks):
             needs = self._demand(running, ceiling)
@@ -160,6 +166,7 @@ class Triage:
         self._steps.deliver(step)
         if budget <= 0 and not full:
             return _NOTHING
+        self._refresh(running, at_once=False)
         drawn = self._planner.draw(waiting, step)
         left = Left(free_seats, blocks, budget)
         return self._offer(drawn, running, step, left, free_kv_blocks)
@@ -208,9 +215,15 @@ class Triage:
         """What running rows may hold at most; None where KV cannot run out."""
         if self._forecast is None:
             return None
-        self._forecast.refresh(running)
         index = self._steps.index
         return self._forecast.peak(running, best, free_kv_blocks, self._engine, index)
+
+    def _refresh(self, running: Requests, *, at_once: bool) -> None:
+        """Bring what is predicted of running rows up to date, at once if victims are sought."""
+        if self._forecast is None or not (at_once or self._steps.index >= self._stale):
+            return
+        self._forecast.refresh(running)
+        self._stale = self._steps.index + FRESH_STEPS
 
     def _give_way(
         self, running: Requests, best: Requests, ceiling: int, seats: int, blocks: int

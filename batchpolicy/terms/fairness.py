@@ -60,11 +60,15 @@ class Fairness(Scorer):
     def on_admitted(self, rows: Requests, step: Step) -> None:
         counters = self._counters
         counters.left(rows)
-        counters.charge(rows, self.price_of_admission(rows))
-        if self.book and not rows.at_default("predicted_output_tokens"):
-            first = rows.take(rows.preemptions == 0)
-            if len(first):
-                counters.book(first, self._predicted(first))
+        predicted = self._predicted(rows)
+        counters.charge(rows, self._price(rows, predicted))
+        if predicted is None:
+            return
+        again = rows.preemptions > 0
+        if not again.any():
+            counters.book(rows, predicted)
+        elif not again.all():
+            counters.book(rows.take(~again), predicted[~again])
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
@@ -77,9 +81,12 @@ class Fairness(Scorer):
 
     def price_of_admission(self, rows: Requests) -> FloatArray:
         """What each row's tenant is charged when it starts, shape ``(n,)``."""
+        return self._price(rows, self._predicted(rows))
+
+    def _price(self, rows: Requests, predicted: FloatArray | None) -> FloatArray:
         price = np.multiply(self.prompt_weight, rows.prompt_tokens, dtype=np.float64)
-        if self.book and not rows.at_default("predicted_output_tokens"):
-            price += self.output_weight * self._predicted(rows)
+        if predicted is not None:
+            price += self.output_weight * predicted
         if not rows.at_default("weight"):
             price /= rows.weight
         # Who was preempted has paid already.
@@ -102,8 +109,10 @@ class Fairness(Scorer):
     def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
         return self._counters.forget(codes) if kind == "tenant" else np.full(len(codes), True)
 
-    def _predicted(self, rows: Requests) -> FloatArray:
-        """Output that will be charged at admission; none where nobody predicts."""
+    def _predicted(self, rows: Requests) -> FloatArray | None:
+        """Output that is charged at admission, of whom nobody predicts none; None of nobody."""
+        if not self.book or rows.at_default("predicted_output_tokens"):
+            return None
         predicted = np.minimum(rows.predicted_output_tokens, rows.max_tokens)
         return np.where(predicted > 0.0, self.book_share * predicted, 0.0)
 

@@ -19,7 +19,7 @@ class Shortness(Term):
     """How little is left to compute: 1 for nothing, a half at ``scale_tokens``, strictly falling.
 
     Counted are the prompt tokens that are not in the prefix cache, and the output where
-    somebody predicts it.
+    somebody predicts it; beside predicted requests one without counts as they do on average.
     """
 
     weight: Annotated[NonNegativeFloat, Tune(0.001, 1.0, log=True)] = 0.015
@@ -31,6 +31,6 @@ class Shortness(Term):
 
     @override
     def score(self, requests: Requests, step: Step) -> FloatArray:
-        score = work_left(requests, self.output_weight)
+        score = work_left(requests, step, self.output_weight)
         score += self.scale_tokens
         return np.divide(self.scale_tokens, score, out=score)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from batchpolicy.errors import PolicyContractError
 from batchpolicy.policy import Policy
-from batchpolicy.testing import accounting, holding, planning, scoring, wrapping
+from batchpolicy.testing import accounting, holding, planning, predicting, scoring, wrapping
 from batchpolicy.wrappers import Wrapper
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def policy_checks(policy: Policy) -> Iterator[Check]:
     yield scoring.check_extreme_values_stay_finite
     if "prediction" not in policy.tags.requires:
         yield scoring.check_needs_no_undeclared_prediction
+        yield predicting.check_no_prediction_counts_as_some_length
     if "step_cost" not in policy.tags.requires:
         yield scoring.check_needs_no_undeclared_step_cost
     if not policy.tags.may_starve:

@@ -147,7 +147,7 @@ def check_what_is_not_known_may_be_missing(predictor: Predictor) -> None:
     """Columns may be absent, and values NaN, -1 or empty: predictions stay numbers."""
     batch = _batch(predictor)
     n = len(batch)
-    bare = replace(batch, prompt_ids=None, temperature=None, turn=None, hour=None)
+    bare = replace(batch, prompt_ids=None, temperature=None, turn=None, hour=None, priority=None)
     blank = replace(
         batch,
         prompt_ids=[[]] * n,
@@ -182,7 +182,8 @@ def check_what_it_is_given_stays_as_it_was(predictor: Predictor) -> None:
     tokens = np.maximum(batch.max_tokens // 2, 1)
     learned.predict(batch)
     learned.observe(batch, tokens)
-    for name in ("prompt_tokens", "max_tokens", "truth", "temperature", "turn", "hour"):
+    names = ("prompt_tokens", "max_tokens", "truth", "temperature", "turn", "hour", "priority")
+    for name in names:
         before, after = getattr(same, name), getattr(batch, name)
         if before is not None and not np.array_equal(before, after, equal_nan=True):
             _fail(predictor, f"changes {name} of the batch that it is given")
@@ -216,13 +217,16 @@ def check_its_cost_is_stated(predictor: Predictor) -> None:
 
 
 def check_memory_is_bounded(predictor: Predictor) -> None:
-    """Past 8,192 answers, half of one tenant and half of a new one each, it grows no more."""
+    """Past 8,192 answers it grows no more, though half of them bring a new tenant and class."""
     made, sizes = _fresh(predictor), list[int]()
     batch = _batch(predictor, seed=2, n=512)
     for part in range(32):
+        number = np.arange(len(batch))
         names = [f"tenant {part}-{i}" if i % 2 else "one" for i in range(len(batch))]
         ids = [f"{part}-{i}" for i in range(len(batch))]
-        made.observe(replace(batch, request_id=ids, tenant=names), batch.max_tokens // 2 + 1)
+        classes = np.where(number % 2, len(batch) * part + number, 0)
+        many = replace(batch, request_id=ids, tenant=names, priority=classes)
+        made.observe(many, batch.max_tokens // 2 + 1)
         if part in (15, 31):
             sizes.append(_bytes_of(made.__pydantic_private__, set()))
     if sizes[1] > 1.1 * sizes[0] + 4096:
@@ -250,6 +254,7 @@ def _batch(predictor: Predictor, seed: int = 0, n: int = 24) -> Arrivals:
         temperature=np.where(np.arange(n) % 5 == 0, np.nan, 0.7),
         turn=np.arange(n) % 4 - 1,
         hour=np.where(np.arange(n) % 7 == 0, np.nan, np.arange(n) % 24.0),
+        priority=np.arange(n) % 3 - 1,
     )
 
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor, within
 from batchpolicy.registry import build_predictor, dump_predictor
-from batchpolicy.requests import FloatArray, IntArray
+from batchpolicy.requests import IntArray
 from batchpolicy_predictors.histories import TenantHistory
 from batchpolicy_predictors.rank_metrics import kendall_tau
 from batchpolicy_predictors.samples import between
@@ -53,24 +53,22 @@ class Record:
     tau: float = float("nan")
     coverage: float = float("nan")
     trust: float = 1.0
-    """Weight of the predictor; 0 where it has fallen back to the history."""
+    """Weight of the predictor against the history; 0 where it has fallen."""
     fallen: bool = field(default=False)
 
 
 class Tracked(Predictor):
     """What another predictor says, shrunk towards the history of lengths as far as it fails.
 
-    Of each tenant and of all, the latest ``window`` answers tell the rank correlation (Kendall's
-    tau-b) of its medians and the coverage of its 0.9 quantile. From ``tau_enough`` on, and
-    with a coverage within 5 points of 0.9, it is taken at its word; between that and no
-    correlation, or 20 points, its quantiles go towards those of ``tenant-history``. Below a
-    tenth of trust it counts no more, until it has earned three quarters again. Of a tenant all
-    requests are equally long then, on the scale of the others. Where it has fallen for all
-    requests together nothing is said of any: policies have their order without predictions,
-    and none is held against the ceiling of another. Each fall and each recovery is counted and
-    logged, those of one tenant under names of their own and at level INFO; from one to the
-    next all of the window has to be new. For predictors that read requests: within a tenant a
-    history says nothing of the order.
+    Of each class, the requests of one priority, the latest ``window`` answers tell the rank
+    correlation (Kendall's tau-b) of its medians and the coverage of its 0.9 quantile. From
+    ``tau_enough`` on, and with a coverage within 5 points of 0.9, it is taken at its word;
+    between that and no correlation, or 20 points, its quantiles go towards those of
+    ``tenant-history``. Below a tenth of trust nothing is said of that class, so that policies
+    have their order without predictions among its requests, until it has earned three
+    quarters again. A class of which few answers came yet trusts as far as the latest answers
+    of all classes allow. Each fall and each recovery of a class is counted and logged; from
+    one to the next all of the window has to be new.
     """
 
     inner: Inner
@@ -78,15 +76,16 @@ class Tracked(Predictor):
     window: Annotated[int, Field(ge=32, le=2048)] = 256
     """Answers of a class that count, the latest ones."""
     least_answers: Annotated[int, Field(ge=16, le=2048)] = 96
-    """Answers before which a class trusts as all do."""
+    """Answers before which a class trusts as all together do."""
     tau_enough: Annotated[float, Field(gt=0, le=1)] = 0.15
     """Correlation that is worth to be followed."""
-    most_tenants: PositiveInt = 256
-    """Tenants that are tracked for themselves; of more, the one not heard of for longest goes."""
+    most_classes: PositiveInt = 64
+    """Classes that are tracked for themselves; of more, the one not heard of for longest goes."""
 
     _history: TenantHistory = PrivateAttr(default_factory=TenantHistory)
     _all: Record = PrivateAttr()
-    _tenants: dict[str, Record] = PrivateAttr(default_factory=dict[str, Record])
+    _classes: dict[int, Record] = PrivateAttr(default_factory=dict[int, Record])
+    """By priority; the one heard of last comes last."""
     _counts: Counter[str] = PrivateAttr(default_factory=Counter[str])
 
     @field_validator("inner")
@@ -102,14 +101,17 @@ class Tracked(Predictor):
 
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
-        if self._all.fallen:
+        records = [self.record_of(priority) for priority in _classes(batch)]
+        trust = np.array([record.trust for record in records], dtype=np.float64)
+        fallen = np.array([record.fallen for record in records], dtype=np.bool_)
+        if fallen.all():
             return LengthDist.nothing(len(batch))
-        trust = self.trust_in(batch.tenant)
         said = self.inner.predict(batch).quantiles
-        if (trust == 1.0).all():
-            return LengthDist(said)
-        history = self._history.quantiles_of(batch.tenant)
-        return within(between(history, said, trust[:, None]), batch.max_tokens)
+        if (trust < 1.0).any():
+            history = self._history.quantiles_of(batch.tenant)
+            said = within(between(history, said, trust[:, None]), batch.max_tokens).quantiles
+            said[fallen] = np.nan
+        return LengthDist(said)
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
@@ -118,20 +120,19 @@ class Tracked(Predictor):
         # Asked now rather than remembered: of these answers it has not been told yet.
         said = self.inner.predict(batch).quantiles
         middle, covered = said[:, MIDDLE], output_tokens <= said[:, NINETY]
-        for tenant, row in zip(
-            batch.tenant,
+        for priority, row in zip(
+            _classes(batch),
             zip(middle.tolist(), output_tokens.tolist(), covered.tolist(), strict=True),
             strict=True,
         ):
             if row[0] != row[0]:
                 continue  # of this one it said nothing
-            self._add(self._all, row, "all requests")
-            if tenant:
-                record = self._tenants.pop(tenant, None) or self._record()
-                self._tenants[tenant] = record
-                self._add(record, row, f"tenant {tenant!r}")
-        while len(self._tenants) > self.most_tenants:
-            del self._tenants[next(iter(self._tenants))]
+            record = self._classes.pop(priority, None) or self._record()
+            self._classes[priority] = record
+            self._add(record, row, f"priority {priority}")
+            self._add(self._all, row, "priorities of which few answers came")
+        while len(self._classes) > self.most_classes:
+            del self._classes[next(iter(self._classes))]
         self.inner.observe(batch, output_tokens)
         self._history.observe(batch, output_tokens)
 
@@ -146,16 +147,13 @@ class Tracked(Predictor):
         own = 4e-6 + 2e-6 * rows + 4e-5 * answers
         return self.inner.cost_s(rows, answers) + asked_again + own
 
-    def trust_in(self, tenants: list[str]) -> FloatArray:
-        """Weight of the inner predictor for requests of these tenants, shape ``(n,)``."""
-        found = [self.record_of(tenant).trust for tenant in tenants]
-        return np.array(found, dtype=np.float64)
+    def record_of(self, priority: int) -> Record:
+        """What is known of the predictions for a class, or for all while that is little."""
+        record = self._classes.get(priority)
+        return self._all if record is None or self._is_new(record) else record
 
-    def record_of(self, tenant: str) -> Record:
-        """What is known of the predictions for a tenant, or for all while that is little."""
-        record = self._tenants.get(tenant)
-        known = record is not None and len(record.seen) >= self.least_answers
-        return record if record is not None and known else self._all
+    def _is_new(self, record: Record) -> bool:
+        return len(record.seen) < self.least_answers
 
     def _record(self) -> Record:
         return Record(deque(maxlen=self.window), since=self.window)
@@ -189,22 +187,22 @@ class Tracked(Predictor):
         if record.since < self.window:
             return
         record.fallen, record.since = not record.fallen, 0
-        whom = "" if record is self._all else "tenant_"
-        self._counts[f"predictor_{whom}{'fallbacks' if record.fallen else 'recoveries'}"] += 1
-        logger.log(
-            logging.WARNING if record is self._all else logging.INFO,
+        if record is self._all and not any(map(self._is_new, self._classes.values())):
+            return  # Each class speaks for itself.
+        self._counts[f"predictor_{'fallbacks' if record.fallen else 'recoveries'}"] += 1
+        logger.warning(
             "predictor %s %s for %s: tau %.2f, %.0f%% within its 0.9 quantile",
             type(self.inner).__name__,
-            self._turn(record),
+            "fails, and nothing is said" if record.fallen else "is followed again",
             whose,
             record.tau,
             100.0 * record.coverage,
         )
 
-    def _turn(self, record: Record) -> str:
-        if not record.fallen:
-            return "is followed again"
-        return f"fails, and {'nothing is said' if record is self._all else 'its history speaks'}"
+
+def _classes(batch: Arrivals) -> list[int]:
+    """The priority of each request; where none is known all are of one class."""
+    return [0] * len(batch) if batch.priority is None else batch.priority.tolist()
 
 
 class _OfBoth:

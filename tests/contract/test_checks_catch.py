@@ -31,6 +31,7 @@ from batchpolicy.testing import (
     holding,
     planning,
     policy_checks,
+    predicting,
     scoring,
     wrapping,
 )
@@ -189,6 +190,18 @@ class ReadsTheTimeOfDay(Sound):
 class ExponentialPriority(Sound):
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         return np.exp(-requests.priority.astype(np.float64))
+
+
+class TakesNoPredictionForNoOutput(Sound):
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -np.nan_to_num(requests.predicted_output_tokens, nan=0.0)
+
+
+class PutsTheUnpredictedLast(Sound):
+    @override
+    def benefit(self, requests: Requests, step: Step) -> FloatArray:
+        return -np.nan_to_num(requests.predicted_output_tokens, nan=1e9)
 
 
 class CountsOnPredictions(Sound):
@@ -459,6 +472,8 @@ BROKEN = [
     (ReadsTheTimeOfDay(), scoring.check_clock_origin_does_not_matter),
     (ExponentialPriority(), scoring.check_extreme_values_stay_finite),
     (CountsOnPredictions(), scoring.check_needs_no_undeclared_prediction),
+    (TakesNoPredictionForNoOutput(), predicting.check_no_prediction_counts_as_some_length),
+    (PutsTheUnpredictedLast(), predicting.check_no_prediction_counts_as_some_length),
     (CountsOnAStepCost(), scoring.check_needs_no_undeclared_step_cost),
     (LastComeFirstServed(), scoring.check_equals_are_served_in_order),
     (SaysItIsFcfs(), scoring.check_native_order_is_the_engines),
@@ -498,7 +513,7 @@ def test_the_policies_that_the_broken_ones_start_from_keep_every_promise(policy:
 def test_every_check_has_a_policy_that_it_catches() -> None:
     written = {
         name
-        for module in (scoring, planning, accounting, holding, wrapping)
+        for module in (scoring, planning, accounting, holding, predicting, wrapping)
         for name in vars(module)
         if name.startswith("check_")
     }

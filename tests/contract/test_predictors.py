@@ -44,7 +44,7 @@ def test_every_installed_predictor_keeps_the_contract(name: str, tmp_path: Path)
         (NoisyOracle, {"tau": 0.0}),
         (TenantHistory, {"most_tenants": 3, "window": 8}),
         (TemplateNeighbours, {"memory": 16, "neighbours": 4}),
-        (Tracked, {"inner": {"name": "noisy-oracle", "tau": 0.0}, "most_tenants": 2}),
+        (Tracked, {"inner": {"name": "noisy-oracle", "tau": 0.0}, "most_classes": 2}),
         (Tracked, {"inner": "template-neighbours", "window": 32, "least_answers": 16}),
     ],
 )
@@ -208,6 +208,15 @@ class Hoards(Sound):
         self._kept += batch.tenant
 
 
+class HoardsByClass(Sound):
+    _kept: dict[int, int] = PrivateAttr(default_factory=dict)
+
+    def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        super().observe(batch, output_tokens)
+        if batch.priority is not None:
+            self._kept.update(zip(batch.priority.tolist(), output_tokens.tolist(), strict=True))
+
+
 BROKEN = [
     (Forgets, predictors.check_parameters_survive, {"scale": 2.0}),
     (ThreeLevels, predictors.check_quantiles_are_nine_numbers_a_row, {}),
@@ -230,6 +239,7 @@ BROKEN = [
     (Measures, predictors.check_its_cost_is_stated, {}),
     (Refunds, predictors.check_its_cost_is_stated, {}),
     (Hoards, predictors.check_memory_is_bounded, {}),
+    (HoardsByClass, predictors.check_memory_is_bounded, {}),
 ]
 
 

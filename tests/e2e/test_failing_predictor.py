@@ -104,8 +104,8 @@ def test_the_order_is_that_without_predictions_while_the_predictor_fails(
     # The burst, its plug, and whoever came between.
     assert counters["predictor_silent"] > BURST
     said = [record.getMessage() for record in caplog.records]
-    assert ["nothing is said for all requests" in one for one in said] == [True, False]
-    assert "is followed again for all requests" in said[1]
+    assert ["nothing is said for priority 0" in one for one in said] == [True, False]
+    assert "is followed again for priority 0" in said[1]
 
 
 def test_two_replays_of_it_are_equal() -> None:

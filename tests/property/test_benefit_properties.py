@@ -191,7 +191,11 @@ def test_a_flood_raises_none_of_its_tenant_and_moves_no_others(
         waiting = table_of(queue).view()
         found.append(policy.benefit(waiting, step_of(waiting))[: len(rows)])
     own = np.array([row["tenant"] == tenant for row in rows])
-    assert found[0][~own].tolist() == found[1][~own].tolist()
+    # Beside predicted requests one that is not counts as they do on average, a flood among them.
+    predicted = ~np.isnan([row["predicted_output_tokens"] for row in rows])
+    fixed = predicted if predicted.any() else ~predicted
+    others, own = ~own & fixed, own & fixed
+    assert found[0][others].tolist() == found[1][others].tolist()
     assert (found[0][own] >= found[1][own]).all()
 
 

@@ -67,8 +67,8 @@ def test_a_view_that_knows_gives_the_same_answers(table: RequestTable) -> None:
     for read in (
         lambda rows: rows.prefill_tokens,
         lambda rows: rows.next_token_due_s,
-        output_to_come,
-        lambda rows: work_left(rows, 2.0),
+        lambda rows: output_to_come(rows, step),
+        lambda rows: work_left(rows, step, 2.0),
         lambda rows: next_due_s(rows, step),
         lambda rows: meetable(rows, step).due_s,
         lambda rows: meetable(rows, step).lost,

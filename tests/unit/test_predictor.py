@@ -124,12 +124,13 @@ def test_taking_rows_of_a_batch_takes_all_that_is_known_of_them() -> None:
     batch = Arrivals(
         ["a", "b", "c"], np.array([1, 2, 3]), np.array([4, 5, 6]), ["x", "y", "z"],
         np.array([7, 8, 9]), [[1], [2, 2], []], "mine", np.array([0.1, 0.2, 0.3]),
-        np.array([0, 1, 2]), np.array([10.0, 11.0, 12.0]),
+        np.array([0, 1, 2]), np.array([10.0, 11.0, 12.0]), np.array([-1, 0, 5]),
     )  # fmt: skip
     some = batch.take(np.array([2, 0]))
     assert some.request_id == ["c", "a"]
     assert some.tenant == ["z", "x"]
     assert some.prompt_ids == [[], [1]]
     assert some.id_space == "mine"
-    for name in ("prompt_tokens", "max_tokens", "truth", "temperature", "turn", "hour"):
+    names = ("prompt_tokens", "max_tokens", "truth", "temperature", "turn", "hour", "priority")
+    for name in names:
         assert getattr(some, name).tolist() == getattr(batch, name)[[2, 0]].tolist()

@@ -25,7 +25,7 @@ from batchpolicy_predictors.tracked import Tracked
 from batchpolicy_predictors.training import latency
 from batchpolicy_predictors.training.examples import Examples
 from batchpolicy_predictors.training.generated import generated
-from batchpolicy_predictors.training.judging import Quality, asked_in_turn, quality, tell
+from batchpolicy_predictors.training.judging import Quality, asked_in_turn, quality, silences, tell
 from batchpolicy_predictors.training.reading import read_examples
 from batchpolicy_predictors.training.tokens import Words
 from batchpolicy_predictors.training.train import split_of, train
@@ -135,7 +135,7 @@ def _from_texts(folder: Path, quick: bool) -> Iterator[Stream]:
         data[name] = read_examples(folder / answers, asks, {}, Words())
     teacher = data["GPTeacher"]
     if quick:
-        teacher = data["GPTeacher"] = teacher.take(np.arange(700))
+        teacher = data["GPTeacher"] = teacher.take(np.arange(min(700, len(teacher))))
     yield Stream("GPTeacher, in distribution", [split_of(teacher, "group", 0.5, 0)], False)
     for name in ("gpt-4", "gpt-3.5"):
         yield Stream(f"{name} on arena-hard, in distribution", list(_in_fifths(data[name])), False)
@@ -183,11 +183,13 @@ def _judged(
             told = not name.endswith("not corrected")
             said.setdefault(name, []).append(asked_in_turn(predictor, rows, told=told))
     truth = np.concatenate([then.output_tokens for _, then in stream.splits])
+    ceilings = np.concatenate([then.arrivals.max_tokens for _, then in stream.splits])
     together = {name: np.concatenate(parts) for name, parts in said.items()}
     later: dict[str, Quality] = {}
     if len(stream.splits) == 1 and len(truth) >= OBSERVED + 100:
-        later = {n: quality(q[OBSERVED:], truth[OBSERVED:]) for n, q in together.items()}
-    return {name: quality(one, truth) for name, one in together.items()}, later
+        late = slice(OBSERVED, None)
+        later = {n: quality(q[late], truth[late], ceilings[late]) for n, q in together.items()}
+    return {name: quality(one, truth, ceilings) for name, one in together.items()}, later
 
 
 def _figures(
@@ -240,6 +242,7 @@ def _quality_table(stream: Stream, judged: Mapping[str, Quality]) -> ResultTable
     note = f"{times}{len(fitted):,} rows of {fitted.name} fitted to, {len(then):,} judged."
     if times:
         note += " What a fifth holds the rest lacks: a constant has tau below 0."
+    note = " ".join([note, *silences(judged)])
     return ResultTable(stream.name, ("predictor", *_COLUMNS), rows, note)
 
 

@@ -23,7 +23,7 @@ from batchpolicy_predictors.training.examples import Examples
 from batchpolicy_predictors.training.fit import Progress
 from batchpolicy_predictors.training.judging import Quality
 from batchpolicy_predictors.training.reading import read_examples
-from batchpolicy_predictors.training.tokens import ModelTokens, Tokens, Words
+from batchpolicy_predictors.training.tokens import STAND_IN, ModelTokens, Tokens, Words
 from batchpolicy_predictors.training.train import Split, split_of, train
 
 app = typer.Typer(
@@ -138,7 +138,7 @@ def train_command(
         return
     _show(found)
     console = _console()
-    for note in _notes(rows):
+    for note in (*_notes(rows), _serve_with(out)):
         console.print(Text(note, style="dim"))
 
 
@@ -258,10 +258,23 @@ def _progress(quiet: bool) -> Progress:
     return say
 
 
+def _serve_with(model: Path) -> str:
+    return (
+        "In a policy file: predictor: {name: tracked, inner: {name: gradient-boosting, "
+        f"model: {model}}}}}"
+    )
+
+
 def _notes(rows: Examples) -> list[str]:
+    stands_in = rows.arrivals.prompt_ids is not None and rows.arrivals.id_space == STAND_IN
+    served = (
+        "No engine knows hashed words: a model trained on them serves as the row without token "
+        "ids says. --tokenizer tokenizer.json, or recorded ids, make one that reads prompts."
+    )
     left_out = [f"{rows.left_out:,} rows without an answer were left out."]
     return [
         f"Prompts: {rows.prompts}. Lengths: {rows.lengths}.",
+        *([served] if stands_in else []),
         *(left_out if rows.left_out else []),
         "Histories and models hear of each answer before the next row. Pinball and MAE are in "
         "tokens; bucket: the median is in the right one of 32, 64, ... 2,048.",

@@ -20,7 +20,13 @@ from batchpolicy_predictors.model_file import read_model
 from batchpolicy_predictors.plain import Constant
 from batchpolicy_predictors.training.examples import Examples
 from batchpolicy_predictors.training.fit import Progress
-from batchpolicy_predictors.training.judging import Quality, asked_in_turn, quality, tell
+from batchpolicy_predictors.training.judging import (
+    Quality,
+    asked_in_turn,
+    quality,
+    silences,
+    tell,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +142,9 @@ def _judged(title: str, asked: Mapping[str, Predictor], rows: Examples, note: st
             raise
         except Exception as fault:
             raise BatchPolicyError(_failed(name, fault)) from fault
-        found[name] = quality(said, rows.output_tokens)
-    return Judged(title, len(rows), found, note)
+        found[name] = quality(said, rows.output_tokens, rows.arrivals.max_tokens)
+    notes = [note] if note else []
+    return Judged(title, len(rows), found, " ".join([*notes, *silences(found)]))
 
 
 def _failed(name: str, fault: Exception) -> str:

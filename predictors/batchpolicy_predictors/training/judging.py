@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ class Quality:
     """Figures of one predictor on some rows; lengths in tokens."""
 
     rows: int
+    silent: int
+    """Rows of which nothing was said; they count with the ceiling, all that is known then."""
     tau: float
     """Kendall's tau-b of predicted medians and lengths; NaN if all predictions are equal."""
     c_index: float
@@ -52,12 +54,15 @@ def pinball(truth: FloatArray, quantile: FloatArray, level: float) -> float:
     return float(np.maximum(level * above, (level - 1.0) * above).mean())
 
 
-def quality(quantiles: FloatArray, output_tokens: IntArray) -> Quality:
-    """Figures of predicted quantiles, shape ``(n, 9)``, n at least 1."""
+def quality(quantiles: FloatArray, output_tokens: IntArray, max_tokens: IntArray) -> Quality:
+    """Figures of predicted quantiles, shape ``(n, 9)``, n at least 1; NaN says nothing."""
+    silent = np.isnan(quantiles[:, MIDDLE])
+    quantiles = np.where(silent[:, None], max_tokens[:, None].astype(np.float64), quantiles)
     truth, median = output_tokens.astype(np.float64), quantiles[:, MIDDLE]
     right = np.searchsorted(BUCKETS, median) == np.searchsorted(BUCKETS, truth)
     return Quality(
         rows=len(truth),
+        silent=int(silent.sum()),
         tau=kendall_tau(median, truth),
         c_index=concordance(median, truth),
         pinball_50=pinball(truth, median, 0.5),
@@ -68,10 +73,19 @@ def quality(quantiles: FloatArray, output_tokens: IntArray) -> Quality:
     )
 
 
-def asked_in_turn(predictor: Predictor, rows: Examples, *, told: bool = True) -> FloatArray:
-    """What a predictor says of each row, shape ``(n, 9)``.
+def silences(judged: Mapping[str, Quality]) -> list[str]:
+    """A sentence on each predictor that said nothing of some rows."""
+    return [
+        f"{name} says nothing of {one.silent:,} of the {one.rows:,} rows, which count with their "
+        "ceilings."
+        for name, one in judged.items()
+        if one.silent
+    ]
 
-    A row that it says nothing of counts with the ceiling, which is then all that is known.
+
+def asked_in_turn(predictor: Predictor, rows: Examples, *, told: bool = True) -> FloatArray:
+    """What a predictor says of each row, shape ``(n, 9)``; NaN where it says nothing.
+
     Where ``told``, it hears of each answer before the next row, as if one request were served
     at a time.
     """
@@ -106,8 +120,6 @@ def _quantiles(said: object, batch: Arrivals) -> FloatArray:
             f"predict returned quantiles of shape {np.shape(said.quantiles)}, expected {shape}"
         )
     silent = np.logical_and.reduce(np.isnan(said.quantiles), axis=1)
-    ceilings = batch.max_tokens[:, None].astype(np.float64)
-    quantiles = np.where(silent[:, None], ceilings, said.quantiles)
-    if not np.isfinite(quantiles).all():
+    if not np.isfinite(said.quantiles[~silent]).all():
         raise ValueError("predict returned quantiles that are no numbers")
-    return quantiles
+    return said.quantiles

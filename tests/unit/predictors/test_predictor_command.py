@@ -34,6 +34,9 @@ def test_train_writes_a_model_and_eval_judges_it(data: Path, capsys: Capture) ->
     out, err = capsys.readouterr()
     assert "tenant-history" in out
     assert "hashed words" in out
+    told = " ".join(out.split())
+    assert "serves as the row without token ids says" in told
+    assert "predictor: {name: tracked, inner: {name: gradient-boosting, model: m.bp}}" in told
     assert err.splitlines()[-1] == "wrote m.bp"
     assert main(["predictor", "eval", "m.bp", "--data", "data.jsonl", "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
@@ -66,6 +69,33 @@ def test_a_page_shows_the_calibration(data: Path, capsys: Capture) -> None:
 def test_a_name_is_judged_from_a_cold_start(data: Path, capsys: Capture) -> None:
     assert main(["predictor", "eval", "template-neighbours", "--data", "data.jsonl"]) == 0
     assert "template-neighbours" in capsys.readouterr().out
+
+
+def test_rows_of_which_nothing_is_said_are_told_and_only_where_there_are_any(
+    data: Path, capsys: Capture
+) -> None:
+    pytest.importorskip("plotly", reason="an extra of its own")
+    (data.parent / "mine.py").write_text(
+        "import numpy as np\n"
+        "from batchpolicy.predictor import LengthDist, Predictor\n\n\n"
+        "class Mine(Predictor):\n"
+        "    def predict(self, batch):\n"
+        "        odd = np.array([int(i) % 3 == 0 for i in batch.request_id])\n"
+        "        return LengthDist.exactly(np.where(odd, np.nan, 9.0))\n"
+    )
+    note = "mine.py:Mine says nothing of 100 of the 300 rows, which count with their ceilings."
+    command = ["predictor", "eval", "mine.py:Mine", "--data", "data.jsonl", "-q"]
+    assert main([*command, "--html", "page.html"]) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert note in (data.parent / "page.html").read_text()
+    assert main([*command, "--json"]) == 0
+    (judged,) = json.loads(capsys.readouterr().out)["judged"]
+    silent = {name: one["silent"] for name, one in judged["predictors"].items()}
+    assert silent["mine.py:Mine"] == 100
+    assert set(silent.values()) == {0, 100}
+    assert judged["note"] == note
+    assert main(["predictor", "eval", "tenant-history", "--data", "data.jsonl", "-q"]) == 0
+    assert "says nothing" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

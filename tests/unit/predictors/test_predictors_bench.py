@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
 from batchpolicy_predictors.training import bench, latency
 from batchpolicy_predictors.training.bench import PredictorsBench
@@ -39,6 +42,49 @@ def test_a_folder_without_the_texts_is_refused(tmp_path: Path) -> None:
     chosen.choose_workload(str(tmp_path))
     with pytest.raises(ConfigError, match="expected generated, or a folder with arena_hard"):
         chosen.run(lambda _: None, quick=True)
+
+
+def texts(folder: Path) -> Path:
+    """Files as the bench looks for them, small, in which prompts say nothing of lengths."""
+    rng = np.random.default_rng(0)
+    questions = [
+        {"question_id": f"q{k}", "turns": [{"content": f"say {k} of {k % 7}"}]} for k in range(130)
+    ]
+    written: dict[str, list[dict[str, object]]] = {"arena_hard_v0.1_question.jsonl.gz": questions}
+    for name in ("gpt-4-0314", "gpt-3.5-turbo-0125"):
+        written[f"arena_hard_v0.1_{name}.jsonl.gz"] = [
+            {
+                "question_id": f"q{k}",
+                "choices": [{"turns": [{"token_len": int(rng.lognormal(5.0, 1.0)) + 1}]}],
+            }
+            for k in range(130)
+        ]
+    for name, rows in written.items():
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (folder / name).write_bytes(gzip.compress(lines.encode()))
+    teacher = [
+        {"instruction": f"write {k}", "input": "", "response": "word " * int(rng.integers(1, 90))}
+        for k in range(130)
+    ]
+    packed = gzip.compress(json.dumps(teacher).encode())
+    (folder / "gpteacher_codegen_instruct.json.gz").write_bytes(packed)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_a_report_though_a_predictor_falls_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(texts(tmp_path))
+    assert main(["bench", "predictors", "--quick", "--quiet", "--workload", folder]) in (0, 4)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    said = " ".join(out.split())
+    # Prompts say nothing, so that the model is not followed once a hundred answers are known.
+    assert "tracked gradient-boosting says nothing of" in said
+    assert "which count with their ceilings" in said
+    for stream in ("GPTeacher, in distribution", "from gpt-4 to gpt-3.5", "to GPTeacher"):
+        assert stream in said
 
 
 @pytest.mark.slow

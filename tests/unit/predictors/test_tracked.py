@@ -16,7 +16,7 @@ from batchpolicy_predictors.tracked import Tracked
 
 
 def answered(
-    predictor: Tracked, n: int, *, seed: int = 0, tenant: str = "", told: bool = True
+    predictor: Tracked, n: int, *, seed: int = 0, priority: int = 0, told: bool = True
 ) -> Arrivals:
     """Answers come whose ceilings tell their lengths, or only seem to."""
     rng = np.random.default_rng(seed)
@@ -26,18 +26,20 @@ def answered(
         [f"{seed}-{i}" for i in range(n)],
         np.full(n, 10),
         np.maximum(shown, lengths),
-        [tenant] * n,
+        ["t"] * n,
         # What the oracle takes for the truth.
         shown,
+        priority=np.full(n, priority),
     )
     predictor.observe(batch, lengths)
     return batch
 
 
-def two(*tenants: str) -> Arrivals:
+def two(*priorities: int) -> Arrivals:
     """A short one and a long one."""
     sizes, truth = np.array([1, 9]), np.array([3, 3000])
-    return Arrivals(["a", "b"], sizes, np.array([9999, 9999]), list(tenants), truth)
+    ceilings, classes = np.array([9999, 9999]), np.array(priorities)
+    return Arrivals(["a", "b"], sizes, ceilings, ["t", "t"], truth, priority=classes)
 
 
 def noisy() -> Tracked:
@@ -47,8 +49,8 @@ def noisy() -> Tracked:
 def test_a_good_predictor_is_taken_at_its_word() -> None:
     predictor = noisy()
     batch = answered(predictor, 300)
-    assert predictor.record_of("").tau > 0.7
-    assert predictor.trust_in([""]).tolist() == [1.0]
+    assert predictor.record_of(0).tau > 0.7
+    assert predictor.record_of(0).trust == 1.0
     said, inner = predictor.predict(batch), predictor.inner.predict(batch)
     assert np.array_equal(said.quantiles, inner.quantiles)
     assert predictor.counts() == {}
@@ -62,21 +64,21 @@ def test_on_drift_it_falls_silent_and_recovers(
         answered(predictor, 300)
         answered(predictor, 300, seed=1, told=False)
         assert predictor.counts()["predictor_fallbacks"] == 1
-        assert predictor.trust_in([""]).tolist() == [0.0]
-        # Not a word, of known tenants neither: policies have their order without predictions.
-        assert not predictor.predict(two("", "a")).known.any()
+        assert predictor.record_of(0).trust == 0.0
+        # Not a word: policies have their order without predictions.
+        assert not predictor.predict(two(0, 0)).known.any()
         answered(predictor, 600, seed=2)
     assert predictor.counts() == {"predictor_fallbacks": 1, "predictor_recoveries": 1}
-    assert predictor.trust_in([""]).tolist() == [1.0]
+    assert predictor.record_of(0).trust == 1.0
     assert ["fails" in one.getMessage() for one in caplog.records] == [True, False]
-    assert "for all requests: tau" in caplog.text
-    assert predictor.predict(two("", "a")).known.all()
+    assert "fails, and nothing is said for priority 0: tau" in caplog.text
+    assert predictor.predict(two(0, 0)).known.all()
 
 
 def test_in_between_quantiles_lie_between_both() -> None:
     predictor = Tracked(inner=NoisyOracle(log_sigma=0.3), tau_enough=1.0)
     batch = answered(predictor, 300)
-    (trust,) = set(predictor.trust_in(batch.tenant).tolist())
+    trust = predictor.record_of(0).trust
     assert 0.1 < trust < 1.0
     free = replace(batch, max_tokens=np.full(300, 10**6))
     inner = np.log(predictor.inner.predict(free).quantiles)
@@ -88,27 +90,75 @@ def test_in_between_quantiles_lie_between_both() -> None:
     assert said == pytest.approx(expected)
 
 
-def test_tenants_are_tracked_for_themselves() -> None:
+def in_turn(predictor: Tracked, rounds: range, *, odd_is_told: bool) -> None:
+    """Answers of two classes of one tenant."""
+    for seed in rounds:
+        answered(predictor, 10, seed=2 * seed, priority=0)
+        answered(predictor, 10, seed=2 * seed + 1, priority=5, told=odd_is_told)
+
+
+def test_a_class_that_drifts_falls_back_alone_and_recovers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     predictor = noisy()
-    answered(predictor, 300, tenant="fine")
-    answered(predictor, 300, seed=1, tenant="odd", told=False)
-    answered(predictor, 600, seed=2, tenant="fine")
-    fine, odd = predictor.trust_in(["fine", "odd"])
-    assert fine == 1.0
-    assert odd == 0.0
-    # The latest answers of all were those of one tenant each time.
-    assert predictor.counts() == {
-        "predictor_fallbacks": 1,
-        "predictor_recoveries": 1,
-        "predictor_tenant_fallbacks": 1,
-    }
-    # Alike for all of a tenant: no order by length is left among them.
-    odd_said = predictor.predict(two("odd", "odd")).quantiles
-    assert np.array_equal(odd_said[0], odd_said[1])
-    fine_said = predictor.predict(two("fine", "fine")).quantiles
-    assert (fine_said[0] < fine_said[1]).all()
-    # Who is new is trusted as all are.
-    assert predictor.record_of("new") is predictor.record_of("")
+    with caplog.at_level(logging.WARNING):
+        in_turn(predictor, range(40), odd_is_told=True)
+        assert predictor.counts() == {}
+        in_turn(predictor, range(40, 80), odd_is_told=False)
+        assert predictor.record_of(5).trust == 0.0
+        assert predictor.record_of(0).trust == 1.0
+        # The same tenant, the same lengths, and the class decides.
+        assert predictor.predict(two(0, 5)).known.tolist() == [True, False]
+        assert predictor.predict(two(5, 0)).known.tolist() == [False, True]
+        fine = predictor.predict(two(0, 0)).quantiles
+        assert np.array_equal(fine, predictor.inner.predict(two(0, 0)).quantiles)
+        assert predictor.counts() == {"predictor_fallbacks": 1}
+        in_turn(predictor, range(80, 140), odd_is_told=True)
+    assert predictor.record_of(5).trust == 1.0
+    assert predictor.predict(two(0, 5)).known.all()
+    assert predictor.counts() == {"predictor_fallbacks": 1, "predictor_recoveries": 1}
+    assert ["for priority 5: tau" in one.getMessage() for one in caplog.records] == [True, True]
+
+
+def test_a_class_of_which_little_is_known_trusts_as_all_together_do() -> None:
+    predictor = noisy()
+    answered(predictor, 50, priority=1)
+    answered(predictor, 50, seed=1, priority=2)
+    assert predictor.record_of(1) is predictor.record_of(2) is predictor.record_of(77)
+    assert len(predictor.record_of(1).seen) == 100
+    answered(predictor, 50, seed=2, priority=1)
+    assert len(predictor.record_of(1).seen) == 100
+    assert predictor.record_of(1) is not predictor.record_of(2)
+
+
+def test_many_small_classes_fall_together_and_that_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    predictor = noisy()
+    with caplog.at_level(logging.WARNING):
+        for priority in range(30):
+            answered(predictor, 20, seed=priority, priority=priority, told=False)
+    assert predictor.counts() == {"predictor_fallbacks": 1}
+    assert "for priorities of which few answers came: tau" in caplog.text
+    assert not predictor.predict(two(3, 99)).known.any()
+
+
+def test_classes_not_heard_of_for_longest_are_forgotten() -> None:
+    predictor = Tracked(inner=NoisyOracle(log_sigma=0.3), most_classes=2)
+    for seed, priority in enumerate([1, 2, 1, 3]):
+        answered(predictor, 100, seed=seed, priority=priority)
+    everybody = predictor.record_of(99)
+    known = [predictor.record_of(priority) is not everybody for priority in (1, 2, 3)]
+    assert known == [True, False, True]
+
+
+def test_where_no_priority_is_told_all_are_of_one_class() -> None:
+    predictor = noisy()
+    batch = answered(predictor, 300)
+    untold = replace(batch, priority=None)
+    assert np.array_equal(predictor.predict(untold).quantiles, predictor.predict(batch).quantiles)
+    predictor.observe(untold, batch.max_tokens)
+    assert len(predictor.record_of(0).seen) == 256
 
 
 def test_it_requires_what_the_inner_one_does_and_is_tracked_once() -> None:
@@ -134,7 +184,7 @@ def test_of_what_the_inner_one_says_nothing_nothing_is_held_against_it() -> None
     predictor = Tracked(inner=Quiet())
     batch = answered(predictor, 300)
     assert not predictor.predict(batch).known.any()
-    assert len(predictor.record_of("").seen) == 0
+    assert len(predictor.record_of(0).seen) == 0
     assert predictor.counts() == {}
 
 

@@ -13,10 +13,13 @@ from typing_extensions import override
 from batchpolicy.config import Bounds, Memory, PolicyConfig, PolicySpec, PredictorSpec
 from batchpolicy.errors import ConfigError
 from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor
-from batchpolicy.requests import Status
+from batchpolicy.requests import Requests, Status
 from batchpolicy.runner import EngineFacts, PolicyRunner
-from batchpolicy.runner.forecast import CLEAR_STEPS, Forecast
+from batchpolicy.runner.clearance import CLEAR_STEPS
+from batchpolicy.runner.forecast import Forecast
+from batchpolicy.runner.peak import PATH_LEVELS
 from batchpolicy.runner.table import RequestTable
+from batchpolicy.runner.triage import FRESH_STEPS
 from batchpolicy_predictors.plain import Constant
 from tests.support.policies import Arrival
 from tests.support.rig import Rig
@@ -115,6 +118,39 @@ def test_predictions_follow_what_is_out_once_admission_looks() -> None:
     row = made.runner._ledger.table.view()
     # It outlived the 20 that were predicted: twice its 25 tokens, which is the ceiling too.
     assert row.predicted_output_tokens.tolist() == [50.0, 20.0]
+
+
+def predicted(made: Rig) -> float:
+    """What is predicted of the running request by now."""
+    return float(made.runner._ledger.table.view().predicted_output_tokens[0])
+
+
+def test_predictions_of_running_rows_are_not_worked_out_anew_by_each_plan() -> None:
+    made = rig(spec(Constant, output_tokens=5), total_kv_blocks=100)
+    made.running("a", prompt=20)
+    seen: list[float] = []
+    for k in range(FRESH_STEPS):
+        made.decode("a")
+        # Somebody waits, whom the engine does not take.
+        made.arrive(f"b{k}")
+        made.plan()
+        seen.append(predicted(made))
+    # It has outlived the 5, so that twice its tokens are expected: one at first, one each step.
+    assert seen == [5.0] * (FRESH_STEPS - 1) + [2.0 * (1 + FRESH_STEPS)]
+
+
+def test_they_are_where_victims_are_sought() -> None:
+    made = rig(spec(Constant, output_tokens=5), total_kv_blocks=100)
+    made.running("a", prompt=20)
+    for _ in range(10):
+        made.decode("a")
+    made.arrive("b")
+    made.plan()
+    made.decode("a")
+    assert predicted(made) == 5.0
+    made.arrive("urgent", priority=-1)
+    made.plan(seats=0)
+    assert predicted(made) == 2.0 * 12
 
 
 def test_whole_answers_are_told_to_the_predictor_and_cancelled_ones_are_not() -> None:
@@ -240,29 +276,80 @@ def test_kv_that_abounds_is_not_worked_out_again_for_a_while_and_then_it_is() ->
     assert forecast.peak(running, best, 4, engine, CLEAR_STEPS + 1) is not None
 
 
-def test_candidates_of_one_step_after_another_are_all_counted() -> None:
+def waiting(table: RequestTable, name: str, n: int = 20, **facts: float) -> Requests:
+    told = {"prompt_tokens": 0, "max_tokens": 10**6, **facts}
+    return table.rows(np.array([table.add(f"{name}{i}", **told) for i in range(n)]))
+
+
+def test_candidates_of_one_step_after_another_are_all_counted_each_once() -> None:
     forecast, table, engine = forecast_of(1000)
     running = table.rows(np.array([table.add("r", prompt_tokens=16, max_tokens=10**6)]))
-    best = table.rows(
-        np.array([table.add(f"w{i}", prompt_tokens=0, max_tokens=10**6) for i in range(20)])
-    )
     # A hundred tokens at most each, by the first guess: 1,000 blocks take about 160 of them.
-    assert forecast.peak(running, best, 1000, engine, 0) is None
-    coming = forecast._coming
+    assert forecast.peak(running, waiting(table, "0-"), 1000, engine, 0) is None
+    clear = forecast._clear
+    coming = clear.tokens
     for index in range(1, 7):
-        assert forecast.peak(running, best, 1000, engine, index) is None
-        assert forecast._coming == pytest.approx(coming + 20 * index * forecast._each)
+        best = waiting(table, f"{index}-")
+        for _ in range(2):
+            assert forecast.peak(running, best, 1000, engine, index) is None
+            assert clear.tokens == pytest.approx(coming + 20 * index * clear.each)
     # None of them has started, which is seen when it is looked at again.
-    assert forecast.peak(running, best, 1000, engine, 7) is None
-    assert forecast._coming == pytest.approx(coming)
+    assert forecast.peak(running, waiting(table, "7-"), 1000, engine, 7) is None
+    assert clear.tokens == pytest.approx(coming)
 
 
-def test_candidates_of_a_known_length_count_with_that() -> None:
+def test_candidates_that_are_predicted_to_be_longer_than_any_are_looked_at() -> None:
+    forecast, table, engine = forecast_of(1000)
+    running = waiting(table, "r", 1, predicted_output_tokens=40.0, prompt_tokens=16)
+    nobody = running.take(np.empty(0, np.intp))
+    assert forecast.peak(running, nobody, 1000, engine, 0) is None
+    clear = forecast._clear
+    assert clear.each == 100.0  # the first guess, of one that is not predicted
+    coming = clear.tokens
+    shorter = waiting(table, "a", 3, predicted_output_tokens=30.0)
+    assert forecast.peak(running, shorter, 1000, engine, 1) is None
+    assert clear.tokens == pytest.approx(coming + 3 * 100.0)
+    longer = waiting(table, "b", 3, predicted_output_tokens=2000.0)
+    assert forecast.peak(running, longer, 1000, engine, 2) is None
+    assert clear.each == 2000.0
+    assert clear.tokens == pytest.approx(coming + 3 * 2000.0)
+
+
+def test_the_first_that_is_predicted_is_looked_at() -> None:
     forecast, table, engine = forecast_of(1000)
     running = table.rows(np.array([table.add("r", prompt_tokens=16, max_tokens=10**6)]))
-    assert forecast.peak(running, running.take(np.empty(0, np.intp)), 1000, engine, 0) is None
-    coming = forecast._coming
-    told = {"prompt_tokens": 0, "max_tokens": 10**6, "predicted_output_tokens": 40.0}
-    best = table.rows(np.array([table.add(f"w{i}", **told) for i in range(3)]))
-    assert forecast.peak(running, best, 1000, engine, 1) is None
-    assert forecast._coming == pytest.approx(coming + 3 * 40.0)
+    assert forecast.peak(running, waiting(table, "a"), 1000, engine, 0) is None
+    coming = forecast._clear.tokens - 20 * 100.0
+    first = waiting(table, "b", 3, predicted_output_tokens=1500.0)
+    assert forecast.peak(running, first, 1000, engine, 1) is None
+    assert forecast._clear.tokens == pytest.approx(coming + 3 * 1500.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 3000)), min_size=1, max_size=12),
+    st.integers(0, 100),
+)
+def test_no_candidate_counts_as_less_than_the_longest_of_its_lengths(
+    sizes: list[tuple[int, int]], answers: int
+) -> None:
+    forecast, table, _ = forecast_of(10**6)
+    rng = np.random.default_rng(len(sizes))
+    for k in range(answers):
+        slot = table.add(
+            f"e{k}", max_tokens=10**6, predicted_output_tokens=float(rng.integers(1, 500)),
+            output_tokens=int(rng.integers(1, 500)),
+        )  # fmt: skip
+        forecast.answered(slot)
+        table.remove(f"e{k}")
+    rows = [
+        waiting(table, f"{i}-", 1, predicted_output_tokens=min(p, c), max_tokens=c)
+        for i, (p, c) in enumerate(sizes)
+    ]
+    running = waiting(table, "r", 1, predicted_output_tokens=1000.0, prompt_tokens=16)
+    forecast._history.look(running.output_tokens)
+    forecast._look_at(running, running.take(np.empty(0, np.intp)), 0)
+    for best in rows:
+        before = forecast._clear.tokens
+        if forecast._clear.still(best, 10**12, 1):
+            longest = float(forecast.left(best, PATH_LEVELS[-1:])[0, 0])
+            assert forecast._clear.tokens - before >= longest - 1e-9

@@ -295,11 +295,12 @@ def test_what_is_known_of_a_request_reaches_the_predictor() -> None:
     made = rig(live=True)
     ids = [3, 1, 4]
     made.arrive("a", prompt_ids=ids, temperature=0.5, hour=7.5, session="s", tenant="t")
-    made.arrive("b", session="s")
+    made.arrive("b", session="s", priority=-3)
     made.arrive("c")
     step(made)
     STAGE.wait()
     (batch,) = STAGE.batches
+    assert batch.priority is not None and batch.priority.tolist() == [0, -3, 0]
     assert batch.prompt_ids is not None
     assert batch.prompt_ids[0] is ids
     assert [list(one) for one in batch.prompt_ids[1:]] == [[], []]
