@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Annotated, cast
 
 import typer
@@ -21,8 +22,14 @@ def emit_json(value: object) -> None:
 
 
 def console() -> Console:
-    """Where tables go: plain when ``NO_COLOR`` is set or nobody looks at the terminal."""
-    return Console(highlight=False)
+    """Where tables go: plain when ``NO_COLOR`` is set or nobody looks at the terminal.
+
+    Files and pipes, which have no width, get 120 columns.
+    """
+    made = Console(highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 120
+    return made
 
 
 def _finite(value: object) -> object:

@@ -25,7 +25,15 @@ from batchpolicy_predictors.tracked import Tracked
 from batchpolicy_predictors.training import latency
 from batchpolicy_predictors.training.examples import Examples
 from batchpolicy_predictors.training.generated import generated
-from batchpolicy_predictors.training.judging import Quality, asked_in_turn, quality, silences, tell
+from batchpolicy_predictors.training.judging import (
+    FIGURES,
+    Quality,
+    asked_in_turn,
+    cells,
+    quality,
+    silences,
+    tell,
+)
 from batchpolicy_predictors.training.reading import read_examples
 from batchpolicy_predictors.training.tokens import Words
 from batchpolicy_predictors.training.train import split_of, train
@@ -43,7 +51,6 @@ _FILES = {
     "gpt-3.5": ("arena_hard_v0.1_gpt-3.5-turbo-0125.jsonl.gz", _QUESTIONS),
     "GPTeacher": ("gpteacher_codegen_instruct.json.gz", None),
 }
-_COLUMNS = ("tau", "C-index", "pinball .5", "pinball .9", "within .9", "MAE", "bucket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +190,12 @@ def _judged(
             told = not name.endswith("not corrected")
             said.setdefault(name, []).append(asked_in_turn(predictor, rows, told=told))
     truth = np.concatenate([then.output_tokens for _, then in stream.splits])
-    ceilings = np.concatenate([then.arrivals.max_tokens for _, then in stream.splits])
     together = {name: np.concatenate(parts) for name, parts in said.items()}
     later: dict[str, Quality] = {}
     if len(stream.splits) == 1 and len(truth) >= OBSERVED + 100:
         late = slice(OBSERVED, None)
-        later = {n: quality(q[late], truth[late], ceilings[late]) for n, q in together.items()}
-    return {name: quality(one, truth, ceilings) for name, one in together.items()}, later
+        later = {n: quality(q[late], truth[late]) for n, q in together.items()}
+    return {name: quality(one, truth) for name, one in together.items()}, later
 
 
 def _figures(
@@ -224,26 +230,14 @@ def _figures(
 
 
 def _quality_table(stream: Stream, judged: Mapping[str, Quality]) -> ResultTable:
-    rows = [
-        (
-            name,
-            "-" if one.tau != one.tau else f"{one.tau:.3f}",
-            f"{one.c_index:.3f}",
-            f"{one.pinball_50:.1f}",
-            f"{one.pinball_90:.1f}",
-            f"{one.coverage_90:.1%}",
-            f"{one.mae:.1f}",
-            f"{one.bucket_accuracy:.1%}",
-        )
-        for name, one in judged.items()
-    ]
+    rows = [(name, *cells(one)) for name, one in judged.items()]
     fitted, then = stream.splits[0]
     times = f"{len(stream.splits)} times " if len(stream.splits) > 1 else ""
     note = f"{times}{len(fitted):,} rows of {fitted.name} fitted to, {len(then):,} judged."
     if times:
         note += " What a fifth holds the rest lacks: a constant has tau below 0."
     note = " ".join([note, *silences(judged)])
-    return ResultTable(stream.name, ("predictor", *_COLUMNS), rows, note)
+    return ResultTable(stream.name, ("predictor", *FIGURES), rows, note)
 
 
 _Cost = tuple[tuple[str, ...], list[Measurement]]

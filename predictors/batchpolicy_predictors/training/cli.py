@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -11,17 +10,16 @@ from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from batchpolicy.cli import emit_json
+from batchpolicy.cli import console, emit_json
 from batchpolicy.errors import ConfigError
 from batchpolicy_predictors.model_file import read_model, write_model
 from batchpolicy_predictors.training import evaluation, page
 from batchpolicy_predictors.training.examples import Examples
 from batchpolicy_predictors.training.fit import Progress
-from batchpolicy_predictors.training.judging import Quality
+from batchpolicy_predictors.training.judging import FIGURES, cells
 from batchpolicy_predictors.training.reading import read_examples
 from batchpolicy_predictors.training.tokens import STAND_IN, ModelTokens, Tokens, Words
 from batchpolicy_predictors.training.train import Split, split_of, train
@@ -31,8 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Train predictors of output lengths on prompts and answers, and judge them.",
 )
-
-COLUMNS = ("tau", "C-index", "pinball .5", "pinball .9", "within .9", "MAE", "bucket")
 
 Data = Annotated[
     Path,
@@ -137,9 +133,9 @@ def train_command(
         emit_json({"model": str(out), "card": card})
         return
     _show(found)
-    console = _console()
+    terminal = console()
     for note in (*_notes(rows), _serve_with(out)):
-        console.print(Text(note, style="dim"))
+        terminal.print(Text(note, style="dim"))
 
 
 @app.command("eval")
@@ -189,9 +185,9 @@ def eval_command(
         for one in found:
             _show(one)
         for note in _notes(rows):
-            _console().print(Text(note, style="dim"))
+            console().print(Text(note, style="dim"))
     if html is not None:
-        text = page.page(f"{Path(model).name} on {rows.name}", found, COLUMNS, _cells)
+        text = page.page(f"{Path(model).name} on {rows.name}", found, FIGURES, cells)
         try:
             html.write_text(text, encoding="utf-8")
         except OSError as e:
@@ -281,35 +277,16 @@ def _notes(rows: Examples) -> list[str]:
     ]
 
 
-def _cells(one: Quality) -> list[str]:
-    rank = ["-" if math.isnan(value) else f"{value:.3f}" for value in (one.tau, one.c_index)]
-    return [
-        *rank,
-        f"{one.pinball_50:.1f}",
-        f"{one.pinball_90:.1f}",
-        f"{one.coverage_90:.1%}",
-        f"{one.mae:.1f}",
-        f"{one.bucket_accuracy:.1%}",
-    ]
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120
-    return console
-
-
 def _show(judged: evaluation.Judged) -> None:
-    console = _console()
-    console.print(Text(f"{judged.title}: {judged.rows:,} rows", style="bold"))
+    out = console()
+    out.print(Text(f"{judged.title}: {judged.rows:,} rows", style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
-    for name in COLUMNS:
+    for name in FIGURES:
         table.add_column(name, justify="right")
     for name, one in judged.by_predictor.items():
-        table.add_row(name, *_cells(one))
-    console.print(table)
+        table.add_row(name, *cells(one))
+    out.print(table)
     if judged.note:
-        console.print(Text(judged.note, style="dim"))
-    console.print()
+        out.print(Text(judged.note, style="dim"))
+    out.print()

@@ -142,7 +142,7 @@ def _judged(title: str, asked: Mapping[str, Predictor], rows: Examples, note: st
             raise
         except Exception as fault:
             raise BatchPolicyError(_failed(name, fault)) from fault
-        found[name] = quality(said, rows.output_tokens, rows.arrivals.max_tokens)
+        found[name] = quality(said, rows.output_tokens)
     notes = [note] if note else []
     return Judged(title, len(rows), found, " ".join([*notes, *silences(found)]))
 

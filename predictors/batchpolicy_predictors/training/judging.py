@@ -20,11 +20,15 @@ MIDDLE, NINETY = (int(np.flatnonzero(LEVELS == level)[0]) for level in (0.5, 0.9
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Figures of one predictor on some rows; lengths in tokens."""
+    """Figures of one predictor on the rows of which it said something; lengths in tokens.
+
+    NaN where it said nothing of any row.
+    """
 
     rows: int
+    """All rows."""
     silent: int
-    """Rows of which nothing was said; they count with the ceiling, all that is known then."""
+    """Rows of which nothing was said, and which no figure is about."""
     tau: float
     """Kendall's tau-b of predicted medians and lengths; NaN if all predictions are equal."""
     c_index: float
@@ -44,8 +48,8 @@ class Quality:
 
     def document(self) -> dict[str, object]:
         """As JSON has it; None for what cannot be told."""
-        told = {name: None if value != value else value for name, value in asdict(self).items()}
-        return {**told, "coverage_90": self.coverage_90}
+        told = {**asdict(self), "coverage_90": self.coverage_90}
+        return {name: None if value != value else value for name, value in told.items()}
 
 
 def pinball(truth: FloatArray, quantile: FloatArray, level: float) -> float:
@@ -54,15 +58,19 @@ def pinball(truth: FloatArray, quantile: FloatArray, level: float) -> float:
     return float(np.maximum(level * above, (level - 1.0) * above).mean())
 
 
-def quality(quantiles: FloatArray, output_tokens: IntArray, max_tokens: IntArray) -> Quality:
+def quality(quantiles: FloatArray, output_tokens: IntArray) -> Quality:
     """Figures of predicted quantiles, shape ``(n, 9)``, n at least 1; NaN says nothing."""
-    silent = np.isnan(quantiles[:, MIDDLE])
-    quantiles = np.where(silent[:, None], max_tokens[:, None].astype(np.float64), quantiles)
-    truth, median = output_tokens.astype(np.float64), quantiles[:, MIDDLE]
+    said = ~np.isnan(quantiles[:, MIDDLE])
+    rows, silent = len(said), int((~said).sum())
+    if silent == rows:
+        nan = float("nan")
+        return Quality(rows, silent, nan, nan, nan, nan, (nan,) * len(LEVELS), nan, nan)
+    quantiles, truth = quantiles[said], output_tokens[said].astype(np.float64)
+    median = quantiles[:, MIDDLE]
     right = np.searchsorted(BUCKETS, median) == np.searchsorted(BUCKETS, truth)
     return Quality(
-        rows=len(truth),
-        silent=int(silent.sum()),
+        rows=rows,
+        silent=silent,
         tau=kendall_tau(median, truth),
         c_index=concordance(median, truth),
         pinball_50=pinball(truth, median, 0.5),
@@ -73,11 +81,29 @@ def quality(quantiles: FloatArray, output_tokens: IntArray, max_tokens: IntArray
     )
 
 
+FIGURES = ("tau", "C-index", "pinball .5", "pinball .9", "within .9", "MAE", "bucket")
+"""Heads of the columns in which ``cells`` stand."""
+
+
+def cells(one: Quality) -> list[str]:
+    """The figures as tables show them, a dash for what is not known."""
+    shown = (
+        f"{one.tau:.3f}",
+        f"{one.c_index:.3f}",
+        f"{one.pinball_50:.1f}",
+        f"{one.pinball_90:.1f}",
+        f"{one.coverage_90:.1%}",
+        f"{one.mae:.1f}",
+        f"{one.bucket_accuracy:.1%}",
+    )
+    return ["-" if "nan" in text else text for text in shown]
+
+
 def silences(judged: Mapping[str, Quality]) -> list[str]:
     """A sentence on each predictor that said nothing of some rows."""
     return [
-        f"{name} says nothing of {one.silent:,} of the {one.rows:,} rows, which count with their "
-        "ceilings."
+        f"{name} says nothing of {one.silent:,} of the {one.rows:,} rows; its figures are of the "
+        "others."
         for name, one in judged.items()
         if one.silent
     ]

@@ -83,7 +83,7 @@ def test_rows_of_which_nothing_is_said_are_told_and_only_where_there_are_any(
         "        odd = np.array([int(i) % 3 == 0 for i in batch.request_id])\n"
         "        return LengthDist.exactly(np.where(odd, np.nan, 9.0))\n"
     )
-    note = "mine.py:Mine says nothing of 100 of the 300 rows, which count with their ceilings."
+    note = "mine.py:Mine says nothing of 100 of the 300 rows; its figures are of the others."
     command = ["predictor", "eval", "mine.py:Mine", "--data", "data.jsonl", "-q"]
     assert main([*command, "--html", "page.html"]) == 0
     assert note in " ".join(capsys.readouterr().out.split())

@@ -82,7 +82,7 @@ def test_the_command_ends_with_a_report_though_a_predictor_falls_silent(
     said = " ".join(out.split())
     # Prompts say nothing, so that the model is not followed once a hundred answers are known.
     assert "tracked gradient-boosting says nothing of" in said
-    assert "which count with their ceilings" in said
+    assert "its figures are of the others" in said
     for stream in ("GPTeacher, in distribution", "from gpt-4 to gpt-3.5", "to GPTeacher"):
         assert stream in said
 

@@ -37,7 +37,7 @@ def test_figures_by_hand() -> None:
         (0.1 * 4 + 0.9 * 10) / 2
     )
     quantiles = np.tile(np.arange(10.0, 100.0, 10.0), (3, 1))
-    found = quality(quantiles, np.array([25, 50, 1000]), np.full(3, 4000))
+    found = quality(quantiles, np.array([25, 50, 1000]))
     # The median is 50, the 0.9 quantile 80.
     assert found.mae == pytest.approx((25 + 0 + 950) / 3)
     assert found.pinball_50 == pytest.approx(found.mae / 2)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from batchpolicy import registry
-from batchpolicy.cli import INVALID, emit_json
+from batchpolicy.cli import INVALID, console, emit_json
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import MetricErrors, load_profile
 from batchpolicy_tuning import output
@@ -168,20 +166,18 @@ def parse_limit(text: str) -> float:
 
 
 def _show(result: Result) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120
+    out = console()
     first, count = result.first, result.first + result.others
     title = (
         f"{result.base.name} calibrated to requests 1 to {first} of {result.run.path.name}: "
         f"scale {result.found.scale:.4f}, {result.found.overhead_s * 1000:.3f} ms a step"
     )
-    console.print(Text(title, style="bold"))
+    out.print(Text(title, style="bold"))
     legend = (
         f"Errors on requests {first + 1} to {count}, as shares of what was measured; request: "
         "mean over requests, without sign."
     )
-    console.print(Text(legend, style="dim"))
+    out.print(Text(legend, style="dim"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
     for name in ("measured", *2 * ("mean", "p50", "p95", "request")):
@@ -191,9 +187,9 @@ def _show(result: Result) -> None:
     for name, error in result.held_out.items():
         measured = f"{result.measured_s[name] * 1000:,.1f} ms"
         table.add_row(NAMES[name], measured, *_cells(result.uncalibrated[name]), *_cells(error))
-    console.print(table)
+    out.print(table)
     for note in result.notes:
-        console.print(Text(note, style="dim"))
+        out.print(Text(note, style="dim"))
 
 
 def _cells(error: MetricErrors) -> list[str]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from batchpolicy import registry
-from batchpolicy.cli import FAULT
+from batchpolicy.cli import FAULT, console
 from batchpolicy.config import config_named
 from batchpolicy_tuning import output
 from batchpolicy_tuning.cases.expected import differences, read_expected
@@ -58,7 +58,7 @@ def cases(
     if not quiet:
         told = f"{len(found)} case{'s' * (len(found) > 1)} on {runs.version} under {config.label}"
         print(told, file=sys.stderr, flush=True)
-    out = Console(highlight=False)
+    out = console()
     outcomes: list[Outcome] = []
     for case in found:
         outcomes.append(judge(case, config, runs))

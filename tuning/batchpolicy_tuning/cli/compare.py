@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from batchpolicy import registry
-from batchpolicy.cli import GATE_FAILED, INVALID
+from batchpolicy.cli import GATE_FAILED, INVALID, console
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import load_profile
@@ -22,7 +22,7 @@ from batchpolicy_tuning import ab, document, gates, output
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.cli.options import only_engine, parse_loads, parse_margin
 from batchpolicy_tuning.cli.progress import progress_shown
-from batchpolicy_tuning.cli.tables import console, show
+from batchpolicy_tuning.cli.tables import show
 from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -36,14 +34,6 @@ def show(results: ab.Results, console: Console) -> None:
     console.print()
     for note in table.notes(results):
         console.print(Text(note, style="dim"))
-
-
-def console() -> Console:
-    """Standard output; files and pipes, which have no width, get 120 columns."""
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120
-    return console
 
 
 def _drawn(sheet: table.Sheet) -> Table:
