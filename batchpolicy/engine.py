@@ -117,6 +117,8 @@ class Engine(ABC):
 
     without: ClassVar[frozenset[str]] = frozenset()
     """Names of ``EngineLimits`` that it does not keep; it refuses a run that asks for them."""
+    whole_block_chunks: ClassVar[bool] = False
+    """It cuts prompts at the ends of KV blocks, and refuses other ``max_num_batched_tokens``."""
     scheduler_cost_notes: ClassVar[tuple[str, ...]] = ()
     """How ``scheduler_costs`` are measured, for reports."""
 

@@ -59,6 +59,7 @@ class SglangReplay(Engine):
             "encoder_cache_tokens",
         }
     )
+    whole_block_chunks: ClassVar[bool] = True
     scheduler_cost_notes: ClassVar[tuple[str, ...]] = overhead.NOTES
 
     def __init__(self, schedule_policy: str = "fcfs") -> None:

@@ -12,7 +12,7 @@ from batchpolicy.errors import WorkloadError
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 from batchpolicy_sim.loop import Loop
-from batchpolicy_sim.refusals import refuse_limits, refuse_what_cannot_run
+from batchpolicy_sim.refusals import refuse_limits, refuse_part_blocks, refuse_what_cannot_run
 
 
 class LightEngine(Engine):
@@ -44,7 +44,7 @@ class LightEngine(Engine):
     )
     semantics: ClassVar[str] = "vllm"
 
-    without: ClassVar[frozenset[str]] = frozenset()
+    without: ClassVar[frozenset[str]] = frozenset({"async_scheduling"})
 
     @property
     @override
@@ -71,6 +71,8 @@ class LightEngine(Engine):
             )
         refuse_what_cannot_run(workload, limits)
         refuse_limits(limits, self.without, self.version)
+        if self.whole_block_chunks:
+            refuse_part_blocks(limits, self.version)
         loop = Loop(workload, limits, cost, config, self.semantics)
         loop.run(max_steps, observer)
         driver = loop.driver
@@ -102,6 +104,7 @@ class LightSglang(LightEngine):
     semantics: ClassVar[str] = "sglang"
     without: ClassVar[frozenset[str]] = frozenset(
         {
+            "async_scheduling",
             "prefix_cache",
             "watermark",
             "long_prefill_token_threshold",
@@ -110,3 +113,4 @@ class LightSglang(LightEngine):
             "encoder_cache_tokens",
         }
     )
+    whole_block_chunks: ClassVar[bool] = True

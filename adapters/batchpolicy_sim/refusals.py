@@ -58,3 +58,19 @@ def refuse_limits(limits: EngineLimits, without: Collection[str], engine: str) -
         raise WorkloadError(
             f"the engine {engine} keeps no limit {' and '.join(asked)}; leave it out."
         )
+
+
+def refuse_part_blocks(limits: EngineLimits, engine: str) -> None:
+    """Refuse a token budget that is no whole number of KV blocks.
+
+    Raises
+    ------
+    WorkloadError
+        For an engine that cuts prompts at their ends.
+    """
+    block, chunk = limits.kv_block_tokens, limits.max_num_batched_tokens
+    if limits.chunked_prefill and chunk % block:
+        raise WorkloadError(
+            f"max_num_batched_tokens is {chunk}, expected a multiple of the {block} tokens of a "
+            f"KV block: {engine} cuts prompts at the ends of its pages."
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -53,6 +53,10 @@ class VllmReplay(Engine):
         }
     )
 
+    without: ClassVar[frozenset[str]] = frozenset(
+        {"max_waiting", "encoder_cache_tokens"}
+        | (set() if seams.has_watermark() else {"watermark"})
+    )
     scheduler_cost_notes: ClassVar[tuple[str, ...]] = overhead.NOTES
 
     def __init__(self) -> None:
@@ -75,7 +79,7 @@ class VllmReplay(Engine):
         max_steps: int = 10_000_000,
         observer: Observer | None = None,
     ) -> Run:
-        _refuse_limits_that_it_lacks(limits)
+        _refuse_limits_that_it_lacks(limits, self.without)
         self._refuse_what_it_cannot_do(workload)
         native = config is None or config.native_order() is not None
         if native:
@@ -126,16 +130,16 @@ def _of_its_own(engine_config: Any) -> Any:
     return own
 
 
-def _refuse_limits_that_it_lacks(limits: EngineLimits) -> None:
-    lacking = {
-        "max_waiting": limits.max_waiting is not None,
-        "encoder_cache_tokens": limits.encoder_cache_tokens is not None,
-        "watermark": limits.watermark > 0.0 and not seams.has_watermark(),
-    }
-    found = " and ".join(name for name, asked in lacking.items() if asked)
-    if found:
+def _refuse_limits_that_it_lacks(limits: EngineLimits, without: Collection[str]) -> None:
+    asked = [
+        one.name
+        for one in fields(limits)
+        if one.name in without and getattr(limits, one.name) != one.default
+    ]
+    if asked:
         raise WorkloadError(
-            f"the replay on vLLM {seams.vllm_version} keeps no limit {found}; leave it out."
+            f"the replay on vLLM {seams.vllm_version} keeps no limit {' and '.join(asked)}; "
+            "leave it out."
         )
 
 

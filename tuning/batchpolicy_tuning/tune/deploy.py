@@ -13,6 +13,7 @@ from batchpolicy.engine import EngineLimits
 from batchpolicy_tuning import output
 from batchpolicy_tuning.tune.settings import Setting
 
+NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
 _SECTIONS = ("preempt", "bounds", "queue", "memory", "predictor", "limits", "requests")
 
 

@@ -15,6 +15,7 @@ from batchpolicy.workload import Workload
 from batchpolicy_tuning.ab import check_fit
 from batchpolicy_tuning.replay import Replay
 from batchpolicy_tuning.saturation import Saturate, backlog
+from batchpolicy_tuning.tune.engine_limits import check_prefixes, note_of_cache, on
 from batchpolicy_tuning.tune.judging import Goal, Limit
 from batchpolicy_tuning.tune.measuring import Sample, value_of
 from batchpolicy_tuning.tune.records import Value
@@ -79,7 +80,7 @@ def draw(study: Study, engine: Engine) -> Drawn:
     search: list[Instance] = []
     held_out: list[Instance] = []
     saturation: dict[str, float] = {}
-    notes: list[str] = []
+    notes: list[str] = list(note_of_cache(study.file))
     for i, spec in enumerate(study.file.workloads):
         source = _source(study, spec)
         wanted = spec.slices + spec.held_out
@@ -87,9 +88,9 @@ def draw(study: Study, engine: Engine) -> Drawn:
         drawn = [source.replication(k, study.file.search.seed) for k in picked]
         check_fit(drawn, study.baseline.limits)
         seats = study.baseline.limits.max_num_seqs
-        full = Saturate(backlog(drawn, seats), study.baseline.limits, study.profile.cost, 0)(
-            engine
-        )
+        check_prefixes(study.file, drawn)
+        limits = on(engine, study.baseline.limits)
+        full = Saturate(backlog(drawn, seats), limits, study.profile.cost, 0)(engine)
         factor = arrival_rate(drawn) / (spec.load * full.requests_per_s)
         label = source.name if len(study.file.workloads) == 1 else f"{source.name} #{i + 1}"
         made = [
@@ -263,7 +264,7 @@ def served(study: Study, setting: Setting, instance: Instance, engine: Engine) -
         instance.name,
         setting.config,
         instance.workload,
-        setting.limits,
+        on(engine, setting.limits),
         study.profile.cost,
         study.file.search.seed,
     )

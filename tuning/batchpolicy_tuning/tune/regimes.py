@@ -19,7 +19,8 @@ from batchpolicy.nearest import near
 from batchpolicy.requests import FloatArray
 from batchpolicy_tuning.measured import measured_rows
 from batchpolicy_tuning.replay import Replay
-from batchpolicy_tuning.tune.deploy import flags, policy_document, write_policy
+from batchpolicy_tuning.tune.deploy import NAMES, flags, policy_document, write_policy
+from batchpolicy_tuning.tune.engine_limits import on
 from batchpolicy_tuning.tune.problem import draw, setting_of
 from batchpolicy_tuning.tune.result import StudyResult, read_result
 from batchpolicy_tuning.tune.settings import Setting
@@ -74,12 +75,12 @@ class Joined:
             f"{name}: filled the engine to {load:.3g} on average, holds from {above:.3g} on"
             for (name, load), above in zip(self.loads.items(), self.above.values(), strict=True)
         ]
-        start = flags(self.setting.limits)["vllm"]
+        start = flags(self.setting.limits)
         return [
             "batchpolicy tune regimes",
             *rows,
             f"Safe setting: {self.safe}",
-            f"Start vLLM with {start}",
+            *(f"Start {NAMES[engine]} with {text}" for engine, text in start.items()),
         ]
 
 
@@ -221,7 +222,7 @@ def measured_load(one: Won, start: EngineLimits) -> float:
                 instance.name,
                 one.setting.config,
                 instance.workload,
-                one.setting.limits,
+                on(engine, one.setting.limits),
                 one.study.profile.cost,
                 one.study.file.search.seed,
             ).run(engine),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchpolicy_tuning import output
-from batchpolicy_tuning.tune.deploy import flags, write_policy
+from batchpolicy_tuning.tune.deploy import NAMES, flags, write_policy
 from batchpolicy_tuning.tune.result import FILE, Conclusion, StudyResult
 from batchpolicy_tuning.tune.settings import Setting
 
@@ -64,5 +64,5 @@ def _remarks(result: StudyResult) -> list[str]:
     return [
         f"batchpolicy tune {result.file}: {result.conclusion}",
         *result.summary,
-        f"Start vLLM with {result.flags.get('vllm', '')}",
+        *(f"Start {NAMES[engine]} with {text}" for engine, text in result.flags.items()),
     ]

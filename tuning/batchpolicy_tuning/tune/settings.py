@@ -23,16 +23,11 @@ from batchpolicy.policy import Policy
 from batchpolicy.profiles import Profile
 from batchpolicy.quantities import parse_seconds
 from batchpolicy.tune import Tune
+from batchpolicy_tuning.tune.engine_limits import TUNED_LIMITS
 from batchpolicy_tuning.tune.records import Value
 from batchpolicy_tuning.tune.space import POLICY, Parameter, Space
 from batchpolicy_tuning.tune.study_file import Range, SpaceSpec
 
-TUNED_LIMITS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "long_prefill_token_threshold",
-    "watermark",
-)
 TUNE = "tune"
 _MOST_STEPS = 10_000
 

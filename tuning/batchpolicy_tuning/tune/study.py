@@ -21,6 +21,12 @@ from batchpolicy.nearest import near
 from batchpolicy.profiles import Profile, load_profile
 from batchpolicy.reading import read_document
 from batchpolicy.targets import Measurand, Target, parse_measurands, parse_target
+from batchpolicy_tuning.tune.engine_limits import (
+    has_prefix_cache,
+    refuse_part_blocks,
+    refuse_what_engines_lack,
+    search_engine,
+)
 from batchpolicy_tuning.tune.judging import Goal, Limit
 from batchpolicy_tuning.tune.measuring import cannot_measure
 from batchpolicy_tuning.tune.sampler import check_sampler
@@ -31,12 +37,10 @@ from batchpolicy_tuning.tune.settings import (
     read_policies,
     read_settings,
 )
-from batchpolicy_tuning.tune.study_file import EngineStart, StudyFile
+from batchpolicy_tuning.tune.study_file import StudyFile
 from batchpolicy_tuning.workloads.catalog import EMBEDDED
 
 BASELINE = "fcfs"
-_TWINS = {"vllm": "light", "sglang": "light-sglang"}
-"""Light engines that plan as the real ones do."""
 _MEASURED_BY = (
     *("workloads", "profile", "limits", "targets", "objectives", "price_per_hour"),
     *("search.seed", "search.engine"),
@@ -82,7 +86,7 @@ class Study:
     @property
     def search_engine(self) -> str:
         """Engine that trials run on."""
-        return self.file.search.engine or _TWINS.get(self.file.engine, self.file.engine)
+        return search_engine(self.file)
 
     def beside(self, name: str) -> str:
         """A workload or class file, from where the study file is; names stay as they are."""
@@ -133,10 +137,13 @@ def read_study(path: Path) -> Study:
     if read.search.engine is not None:
         _engine(document, ("search", "engine"), read.search.engine)
     _engine(document, ("engine",), read.engine)
-    limits = _limits(document, read.limits, profile)
+    refuse_what_engines_lack(document, read)
+    limits = _limits(document, read, profile)
     settings = None
     if profile is not None and limits is not None:
         settings = read_settings(document, read.space, profile, limits)
+        searched = () if settings is None else settings.space.parameters
+        refuse_part_blocks(document, read, searched)
     else:
         read_policies(document, read.space)
     given = {
@@ -268,10 +275,8 @@ def _files(document: Document) -> None:
                 )
 
 
-def _limits(
-    document: Document, start: EngineStart, profile: Profile | None
-) -> EngineLimits | None:
-    before = len(document.faults)
+def _limits(document: Document, read: StudyFile, profile: Profile | None) -> EngineLimits | None:
+    before, start = len(document.faults), read.limits
     if start.max_num_batched_tokens < start.max_num_seqs:
         document.fault(
             ("limits", "max_num_batched_tokens"),
@@ -297,7 +302,7 @@ def _limits(
         max_num_batched_tokens=start.max_num_batched_tokens,
         kv_blocks=tokens // start.block_size,
         kv_block_tokens=start.block_size,
-        prefix_cache=start.prefix_cache,
+        prefix_cache=has_prefix_cache(read),
         long_prefill_token_threshold=start.long_prefill_token_threshold,
         async_scheduling=start.async_scheduling,
         max_loras=start.max_loras,

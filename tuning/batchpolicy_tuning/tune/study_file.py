@@ -44,8 +44,8 @@ class EngineStart(Component):
     """Tokens that the KV cache holds; none for the profile's."""
     block_size: PositiveInt = 16
     """Tokens of a KV block."""
-    prefix_cache: bool = True
-    """Whether the KV of equal prefixes is reused."""
+    prefix_cache: bool | None = None
+    """Whether the KV of equal prefixes is reused; by default where the engine can."""
     async_scheduling: bool = False
     """Whether each step is planned before the results of the last, as on a GPU."""
     max_loras: PositiveInt | None = None

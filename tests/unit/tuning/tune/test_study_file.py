@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
-from batchpolicy_tuning.tune.settings import TUNED_LIMITS
+from batchpolicy_tuning.tune.engine_limits import TUNED_LIMITS, on
+from batchpolicy_tuning.tune.problem import draw
 from batchpolicy_tuning.tune.space import POLICY
 from batchpolicy_tuning.tune.study import Study, changed_parts, read_study
 
@@ -289,3 +291,96 @@ def test_the_schema_knows_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads(capsys.readouterr().out)
     assert {"workloads", "targets", "objectives", "space", "search"} <= set(schema["properties"])
     assert schema["additionalProperties"] is False
+
+
+SGLANG = HEAD + "engine: sglang\n"
+
+
+def test_what_sglang_has_not_is_refused_at_once_where_it_stands(tmp_path: Path) -> None:
+    text = """\
+limits: {watermark: 0.01, max_num_batched_tokens: 1000, max_loras: 2, async_scheduling: true}
+space:
+  limits:
+    max_num_batched_tokens: {low: 512, high: 4096}
+    watermark: [0, 0.01]
+    long_prefill_token_threshold: [0, 512]
+"""
+    faults = _faults(tmp_path, text, SGLANG)
+    lacks = "engine sglang has no such limit; leave it out, or judge on another engine: vllm."
+    real = "run them where finalists run, search: {engine: sglang}."
+    pages = "engine sglang cuts prompts at the ends of KV blocks, of 16 tokens here"
+    assert len(faults) == 7
+    assert [line for line in faults if line.endswith(lacks)] == [
+        f"5: limits.watermark: {lacks}",
+        f"9: space.limits.watermark: {lacks}",
+        f"10: space.limits.long_prefill_token_threshold: {lacks}",
+    ]
+    assert [
+        line.partition(": trials run on light-sglang")[0] for line in faults if real in line
+    ] == [
+        "5: limits.async_scheduling",
+        "5: limits.max_loras",
+    ]
+    assert [line.partition(f"; {pages}")[0] for line in faults if f"; {pages}" in line] == [
+        "5: limits.max_num_batched_tokens is 1000"
+    ]
+    assert [line for line in faults if f": {pages}" in line] == [
+        f"8: space.limits.max_num_batched_tokens: {pages} (limits.block_size): expected a list of "
+        "multiples, or low, high and step."
+    ]
+
+
+def test_multiples_of_a_block_are_searched_on_sglang(tmp_path: Path) -> None:
+    given = "max_num_batched_tokens: {low: 512, high: 4096, step: 512}"
+    study = _study(tmp_path, f"space: {{limits: {{{given}}}}}\n", SGLANG)
+    assert study.settings.space.size == 8
+    (told,) = _faults(
+        tmp_path, "space: {limits: {max_num_batched_tokens: [512, 520, 530]}}\n", SGLANG
+    )
+    assert "expected multiples, found 520, 530." in told
+    # Other engines take any.
+    _study(tmp_path, "space: {limits: {max_num_batched_tokens: [512, 520, 530]}}\n")
+
+
+def test_trials_do_without_the_prefix_cache_that_the_light_engine_lacks(tmp_path: Path) -> None:
+    study = _study(tmp_path, SPACE, SGLANG)
+    assert study.baseline.limits.prefix_cache
+    light = registry.engine(study.search_engine)
+    assert not on(light, study.baseline.limits).prefix_cache
+    drawn = draw(study, light)
+    assert drawn.notes[0] == (
+        "trials run without a prefix cache, which light-sglang has not; finalists have it"
+    )
+    # The light engine of vLLM has one, and so have finalists and trials there.
+    plain = _study(tmp_path, SPACE)
+    assert on(registry.engine("light"), plain.baseline.limits).prefix_cache
+    assert not any("prefix cache" in note for note in draw(plain, registry.engine("light")).notes)
+
+
+def test_no_cache_is_asked_of_a_light_engine_that_has_none(tmp_path: Path) -> None:
+    head = HEAD + "engine: light-sglang\n"
+    assert not _study(tmp_path, SPACE, head).baseline.limits.prefix_cache
+    (told,) = _faults(tmp_path, f"limits: {{prefix_cache: true}}\n{SPACE}", head)
+    assert told.startswith("5: limits.prefix_cache: engine light-sglang has no such limit")
+
+
+def test_shared_prefixes_are_not_searched_without_a_cache(tmp_path: Path) -> None:
+    turns = EXAMPLES.parent / "workloads" / "chat-sessions.yaml"
+    head = SGLANG.replace("chat-and-batch", f"{turns}, slices: 1, held_out: 2, requests: 40")
+    study = _study(tmp_path, SPACE, head)
+    with pytest.raises(ConfigError, match=r"requests share prefixes.*search: \{engine: sglang\}"):
+        draw(study, registry.engine("light-sglang"))
+    off = _study(tmp_path, f"limits: {{prefix_cache: false}}\n{SPACE}", head)
+    assert draw(off, registry.engine("light-sglang")).search
+
+
+def test_an_engine_of_ones_own_is_asked_what_it_lacks(tmp_path: Path) -> None:
+    module = tmp_path / "old.py"
+    module.write_text(
+        "from batchpolicy_sim import LightEngine\n"
+        "class Old(LightEngine):\n"
+        "    without = frozenset({'watermark'})\n"
+    )
+    head = HEAD + f"engine: '{module}:Old'\n"
+    (told,) = _faults(tmp_path, "space: {limits: {watermark: [0, 0.01]}}\n", head)
+    assert "has no such limit; leave it out, or judge on another engine: vllm" in told
