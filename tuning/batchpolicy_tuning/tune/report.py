@@ -8,6 +8,7 @@ from pathlib import Path
 from batchpolicy.errors import ConfigError
 from batchpolicy_tuning.tune.judging import Goal
 from batchpolicy_tuning.tune.ledger import Ledger
+from batchpolicy_tuning.tune.place import is_hidden, shown_place
 from batchpolicy_tuning.tune.records import Outcome, TrialRecord
 from batchpolicy_tuning.tune.result import (
     Conclusion,
@@ -17,7 +18,7 @@ from batchpolicy_tuning.tune.result import (
 )
 from batchpolicy_tuning.tune.space import Parameter, Space
 from batchpolicy_tuning.tune.standing import standing
-from batchpolicy_tuning.tune.storage import open_storage, shown_place
+from batchpolicy_tuning.tune.storage import open_storage
 from batchpolicy_tuning.tune.verdict_text import summary_of
 
 
@@ -56,7 +57,7 @@ def _at_work(running: int) -> str | None:
 def _records(folder: Path, result: StudyResult, storage: str | None) -> list[TrialRecord]:
     place = storage or _place(folder, result)
     if "://" not in place and not Path(place).is_file():
-        raise ConfigError(f"no journal file {place}; name it with --storage.")
+        raise ConfigError(f"no journal file {shown_place(place)}; name it with --storage.")
     opened = open_storage(place)
     try:
         study_id = opened.get_study_id_from_name(result.name)
@@ -68,7 +69,7 @@ def _records(folder: Path, result: StudyResult, storage: str | None) -> list[Tri
 def _place(folder: Path, result: StudyResult) -> str:
     """Where the trials are; beside the result, should the folder have been moved."""
     place = result.storage
-    if ":***@" in place:
+    if is_hidden(place):
         raise ConfigError(f"they are in {place}; give its URL with --storage.")
     if "://" in place or Path(place).is_file():
         return place

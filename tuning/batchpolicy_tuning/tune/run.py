@@ -18,6 +18,7 @@ from batchpolicy.engine import Engine
 from batchpolicy.errors import ConfigError
 from batchpolicy_tuning.tune.finalists import Chosen, Final, ranked_for_finals, run_finalists
 from batchpolicy_tuning.tune.ledger import Ledger
+from batchpolicy_tuning.tune.place import shown_place
 from batchpolicy_tuning.tune.problem import Drawn, ReplayProblem, draw, setting_of
 from batchpolicy_tuning.tune.progress import Watcher
 from batchpolicy_tuning.tune.records import ENDED, Outcome, TrialRecord
@@ -32,7 +33,6 @@ from batchpolicy_tuning.tune.result import (
 from batchpolicy_tuning.tune.result_files import Outputs, outputs_of, write_study
 from batchpolicy_tuning.tune.space import Parameter
 from batchpolicy_tuning.tune.standing import standing
-from batchpolicy_tuning.tune.storage import shown_place
 from batchpolicy_tuning.tune.study import Study, changed_parts
 from batchpolicy_tuning.tune.verdict_text import summary_of
 from batchpolicy_tuning.tune.workers import ledger_of, own_salt, run_workers, search_of

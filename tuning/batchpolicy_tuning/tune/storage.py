@@ -17,8 +17,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 
 from batchpolicy.errors import ConfigError
+from batchpolicy_tuning.tune.place import shown_place, without_secrets
 
-_URL = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<rest>.*)", re.S)
+_URL = re.compile(r"(?P<scheme>[A-Za-z0-9+]+)://(?P<rest>.*)", re.S)
 _SCHEMES = ("postgresql", "mysql", "sqlite")
 _TIMES, _PAUSE_S = 10, 0.3
 _ENTRY = b'{"op_code":'
@@ -35,14 +36,14 @@ def open_storage(place: str) -> BaseStorage:
     found = _URL.fullmatch(place)
     if found is None:
         return _journal(Path(place))
-    scheme = found["scheme"]
+    scheme = found["scheme"].lower()
     base = scheme.partition("+")[0]
     if base not in _SCHEMES:
         raise ConfigError(
             f"--storage {shown_place(place)}: {scheme!r} is not known; give a journal file, or "
             "postgresql://USER:PASSWORD@HOST/DATABASE"
         )
-    url = place
+    url = f"{scheme}://{found['rest']}"
     if scheme == "postgresql":
         if find_spec("psycopg") is None:
             raise ConfigError(
@@ -55,7 +56,9 @@ def open_storage(place: str) -> BaseStorage:
     except Exception as fault:
         # Drivers raise what they like; none of them says more than its first line.
         said = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise ConfigError(f"--storage {shown_place(place)} cannot be opened: {said[0]}") from fault
+        told = without_secrets(said[0], place)
+        # The cause could have the password in it, and is not kept.
+        raise ConfigError(f"--storage {shown_place(place)} cannot be opened: {told}") from None
 
 
 def _database(url: str) -> BaseStorage:
@@ -72,25 +75,23 @@ def _database(url: str) -> BaseStorage:
         return get_storage(url)
 
 
-def shown_place(place: str) -> str:
-    """A storage without the password in its URL."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", place)
-
-
 def _journal(path: Path) -> BaseStorage:
+    shown = shown_place(str(path))  # it may be a URL that was mistyped
     if path.is_dir():
-        raise ConfigError(f"--storage {path}: is a folder; give the name of a journal file.")
+        raise ConfigError(f"--storage {shown}: is a folder; give the name of a journal file.")
     if not path.parent.is_dir():
-        raise ConfigError(f"--storage {path}: no folder {str(path.parent)!r}; make it first.")
+        folder = without_secrets(str(path.parent), str(path))
+        raise ConfigError(f"--storage {shown}: no folder {folder!r}; make it first.")
     try:
         if path.exists():
             _check_end(path)
         return JournalStorage(JournalFileBackend(str(path)))
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ConfigError(
-            f"--storage {path} cannot be read as a journal of trials: {fault}. "
+            f"--storage {shown} cannot be read as a journal of trials: "
+            f"{without_secrets(str(fault), str(path))}. "
             "Give the journal of a study, or the name of a new file"
-        ) from fault
+        ) from None
 
 
 def _check_end(path: Path) -> None:

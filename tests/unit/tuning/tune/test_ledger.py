@@ -14,7 +14,7 @@ from batchpolicy_tuning.tune import ledger as ledger_file
 from batchpolicy_tuning.tune import worker_id
 from batchpolicy_tuning.tune.ledger import Claim, Ledger
 from batchpolicy_tuning.tune.records import Outcome, TargetResult, TrialRecord
-from batchpolicy_tuning.tune.storage import open_storage, shown_place, study_in
+from batchpolicy_tuning.tune.storage import open_storage, study_in
 from tests.support.tables import hill, ledger, ok, table
 
 PROBLEM = table({(1, 1): [ok(1.0)], (2, 1): [ok(2.0)], (3, 1): [ok(3.0)]})
@@ -209,11 +209,6 @@ def test_a_file_that_is_no_journal_is_refused_and_stays_as_it_is(
     with pytest.raises(ConfigError, match="cannot be read as a journal of trials"):
         open_storage(str(path))
     assert path.read_text() == text
-
-
-def test_passwords_are_not_shown() -> None:
-    assert shown_place("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
-    assert shown_place("tuned/x/journal.log") == "tuned/x/journal.log"
 
 
 def test_a_study_keeps_its_directions() -> None:

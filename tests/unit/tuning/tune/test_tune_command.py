@@ -250,12 +250,20 @@ def test_what_the_workload_has_not_is_told_before_any_trial(
 def test_json_is_the_result_and_tells_no_password(
     study: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv = ["batchpolicy", "tune", "a.yaml", "--storage=postgresql://me:secret@db/tuning"]
+    argv = [
+        "batchpolicy",
+        "tune",
+        "a.yaml",
+        "--storage=postgresql://me:secret@db/tuning?password=secret",
+    ]
     monkeypatch.setattr(sys, "argv", argv)
     status, result = _tuned(study(), "-q", "--json", "--trials", "3")
     told = capsys.readouterr().out
     assert "secret" not in told
-    assert "--storage=postgresql://me:***@db/tuning" in told
+    assert "--storage=postgresql://me:***@db/tuning?password=***" in told
+    assert all(
+        "secret" not in one.read_text() for one in Path(result.policy_file or "").parent.iterdir()
+    )
     printed = StudyResult.model_validate_json(told)
     assert printed == result
     assert printed.exit_code == status
