@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,6 +28,7 @@ from batchpolicy.policy import Policy
 from batchpolicy.predictor import Predictor
 from batchpolicy.preemption import Preempt, Preemption, read_preempt
 from batchpolicy.reading import SUFFIXES, read_document
+from batchpolicy.tenant_places import check_place
 
 _SpecKind = TypeVar("_SpecKind", bound="_Spec")
 
@@ -82,7 +84,9 @@ def _build(kind: str, cls: type[_Made], spec: _Spec) -> _Made:
 class RequestDefaults(Component):
     """Where a request's facts come from, and what holds when it does not say."""
 
-    tenant_from: tuple[Annotated[str, Field(min_length=1)], ...] = ("vllm_xargs.tenant",)
+    tenant_from: tuple[Annotated[str, Field(min_length=1), AfterValidator(check_place)], ...] = (
+        "vllm_xargs.tenant",
+    )
     """Places that may name the tenant; the first that does counts."""
     # Far inside the columns' 64 bits, so that policies can compute with it.
     default_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0

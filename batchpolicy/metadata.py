@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from batchpolicy.config import RequestDefaults
-from batchpolicy.errors import ConfigError
 from batchpolicy.runner import RequestFacts
+from batchpolicy.tenant_places import tenant_keys
 
 VARIABLE = "BATCHPOLICY_CONFIG"
 """Environment variable that names the policy file of a server."""
@@ -21,51 +20,6 @@ _MOST_CHARACTERS = 256
 # Policies divide by these, and multiply them by tokens.
 _SECONDS = (1e-6, 1e9)
 _WEIGHT = (1e-6, 1e6)
-# What the engines call the parameters of a request that they pass on unread.
-_SOURCES = ("vllm_xargs.", "custom_params.")
-# The characters of RFC 9110, section 5.6.2, but for the dot that other places have.
-_HEADER = re.compile(r"[!#$%&'*+^_`|~0-9A-Za-z-]+")
-
-
-class TenantKeys(NamedTuple):
-    """Keys of a request's own parameters that may name the tenant."""
-
-    all: tuple[str, ...]
-    """In the order in which they are looked at."""
-    headers: tuple[str, ...]
-    """Those that stand for the header of that name, in lower case."""
-
-
-def tenant_keys(defaults: RequestDefaults) -> TenantKeys:
-    """Where ``requests.tenant_from`` looks for the tenant.
-
-    ``vllm_xargs.KEY`` and ``custom_params.KEY`` are one place under two names, so that a
-    policy file serves both engines.
-
-    Raises
-    ------
-    ConfigError
-        When it looks in a place that no engine has.
-    """
-    unknown: list[str] = []
-    keys: list[str] = []
-    headers: list[str] = []
-    for place in defaults.tenant_from:
-        source = next((s for s in _SOURCES if place.startswith(s)), "")
-        if source and place != source:
-            keys.append(place.removeprefix(source))
-        elif _HEADER.fullmatch(place):
-            keys.append(place.lower())
-            headers.append(place.lower())
-        else:
-            unknown.append(place)
-    if unknown:
-        raise ConfigError(
-            f"requests.tenant_from: engines cannot read {', '.join(map(repr, unknown))}; "
-            f"expected {_SOURCES[0]}KEY or {_SOURCES[1]}KEY, such as {_SOURCES[0]}tenant, or the "
-            "name of a header, such as x-tenant."
-        )
-    return TenantKeys(tuple(keys), tuple(headers))
 
 
 class RequestReader:
@@ -73,15 +27,10 @@ class RequestReader:
 
     A value that cannot be used is replaced by its default and counted, under
     ``bad_metadata`` and under ``bad_metadata.KEY``: a client's mistake never fails a step.
-
-    Raises
-    ------
-    ConfigError
-        When the policy file looks for the tenant in a place that no engine has.
     """
 
     def __init__(self, defaults: RequestDefaults, counters: Counter[str]) -> None:
-        self._tenant_keys = tenant_keys(defaults).all
+        self._tenant_keys = tenant_keys(defaults.tenant_from).all
         self._default_priority = defaults.default_priority
         self._counters = counters
 

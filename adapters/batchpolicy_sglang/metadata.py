@@ -22,11 +22,6 @@ class Metadata:
     ``low_first``: lower priorities are more urgent, as with SGLang's
     ``--schedule-low-priority-values-first``; without it, higher ones are.
     ``base_takes_place``: a request without adapter counts as one with an adapter of its own.
-
-    Raises
-    ------
-    ConfigError
-        When the policy file looks for the tenant in a place that no engine has.
     """
 
     def __init__(

@@ -11,13 +11,7 @@ from batchpolicy.runner import RequestFacts
 
 
 class Metadata:
-    """Reads ``priority``, ``session_id``, the LoRA adapter and ``vllm_xargs``.
-
-    Raises
-    ------
-    ConfigError
-        When the policy file looks for the tenant in a place that no engine has.
-    """
+    """Reads ``priority``, ``session_id``, the LoRA adapter and ``vllm_xargs``."""
 
     def __init__(self, defaults: RequestDefaults, counters: Counter[str]) -> None:
         self._reader = RequestReader(defaults, counters)

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, cast
 
 from batchpolicy.errors import BatchPolicyError
-from batchpolicy.metadata import VARIABLE, tenant_keys
+from batchpolicy.metadata import VARIABLE
+from batchpolicy.tenant_places import tenant_keys
 from batchpolicy_vllm.settings import configured
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class HeaderMiddleware:
         try:
             config = configured(None)
             if config is not None:
-                self._tenant_headers = frozenset(tenant_keys(config.requests).headers)
+                self._tenant_headers = frozenset(tenant_keys(config.requests.tenant_from).headers)
             else:
                 logger.warning(
                     "batchpolicy: %s names no policy file, so that no header can name the tenant",

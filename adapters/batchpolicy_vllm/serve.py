@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.errors import ConfigError
-from batchpolicy.metadata import VARIABLE, tenant_keys
+from batchpolicy.metadata import VARIABLE
 from batchpolicy.registry import lacks_package
 from batchpolicy.serve import Address, Launch, Launcher
 from batchpolicy.server_arguments import dashed, read_arguments
@@ -31,10 +31,6 @@ class VllmServer(Launcher):
 
     @override
     def launch(self, file: Path, config: PolicyConfig, arguments: Sequence[str]) -> Launch:
-        try:
-            tenant_keys(config.requests)
-        except ConfigError as e:
-            raise ConfigError(f"{file}: {e}") from e
         said = _read(arguments)
         _refuse_others(said, file)
         if find_spec("vllm") is None:

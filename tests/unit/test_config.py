@@ -84,12 +84,12 @@ def test_json_spells_rare_characters_in_two_escapes(tmp_path: Path) -> None:
             "apiVersion": "batchpolicy/v1",
             "kind": "Policy",
             "policy": "fcfs",
-            "requests": {"tenant_from": ["\N{CAT FACE}"]},
+            "requests": {"tenant_from": ["vllm_xargs.\N{CAT FACE}"]},
         }
     )
     assert "\\ud83d\\udc31" in text
     config = load_config(write(tmp_path, text, "p.json"))
-    assert config.requests.tenant_from == ("\N{CAT FACE}",)
+    assert config.requests.tenant_from == ("vllm_xargs.\N{CAT FACE}",)
 
 
 def test_a_bare_name_is_enough(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_place_that_vllm_cannot_read_is_told_with_the_file(capsys: Capture) ->
     assert main(["serve", "--policy", "places.yaml", "--", "m"]) == 2
     err = capsys.readouterr().err
     assert err.startswith(
-        "places.yaml: requests.tenant_from: engines cannot read 'header.x-tenant'"
+        "places.yaml:4: requests.tenant_from[0] is 'header.x-tenant'; engines cannot read it"
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from batchpolicy.config import RequestDefaults
-from batchpolicy.errors import ConfigError
 from batchpolicy.runner import RequestFacts
 from batchpolicy_sglang.metadata import Metadata
 
@@ -149,11 +148,6 @@ def test_a_deadline_at_an_instant_is_read_under_a_virtual_clock_only() -> None:
     said = {"batchpolicy": {"deadline_at_s": 9.0}}
     assert read(said)[0].deadline_s == math.inf
     assert read(said, arrival_s=1.0)[0].deadline_s == 9.0
-
-
-def test_a_place_that_no_engine_has_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigError, match=r"cannot read 'header\.x'"):
-        read(defaults=RequestDefaults(tenant_from=("header.x",)))
 
 
 @pytest.mark.parametrize(("top_k", "expected"), [(1, 0.0), (-1, 1.0)])

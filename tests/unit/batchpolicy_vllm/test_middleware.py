@@ -292,7 +292,10 @@ def test_without_a_policy_file_only_general_headers_are_copied_and_the_log_says_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (FILE.format(places="[x-tenant, header.x-tenant]"), "cannot read 'header.x-tenant'"),
+        (
+            FILE.format(places="[x-tenant, header.x-tenant]"),
+            "is 'header.x-tenant'; engines cannot read it",
+        ),
         (FILE.format(places="[x-tenant]") + "preemt: class\n", "preemt"),
     ],
 )

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchpolicy.config import RequestDefaults
 from batchpolicy.errors import ConfigError
-from batchpolicy.metadata import tenant_keys
 from batchpolicy_vllm.settings import configured
 
 pytestmark = pytest.mark.engine
@@ -66,16 +64,3 @@ def test_a_file_that_is_not_there_is_named(files: dict[str, str]) -> None:
     missing = files["benefit"].replace("my-benefit", "my-benefitt")
     with pytest.raises(ConfigError, match=r"my-benefitt\.yaml.*Did you mean 'my-benefit\.yaml'"):
         configured({"batchpolicy": missing})
-
-
-def test_the_places_of_the_tenant_become_keys_in_their_order() -> None:
-    places = ("X-Tenant", "vllm_xargs.Team", "vllm_xargs.a.b", "x_org")
-    keys = tenant_keys(RequestDefaults(tenant_from=places))
-    assert keys.all == ("x-tenant", "Team", "a.b", "x_org")
-    assert keys.headers == ("x-tenant", "x_org")
-
-
-def test_all_places_that_vllm_does_not_have_are_named_at_once() -> None:
-    defaults = RequestDefaults(tenant_from=("header.a", "x-tenant", "body b"))
-    with pytest.raises(ConfigError, match=r"cannot read 'header\.a', 'body b'; expected"):
-        tenant_keys(defaults)

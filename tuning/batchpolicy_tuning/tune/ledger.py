@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import Any
 
-from optuna.exceptions import UpdateFinishedTrialError
+import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -22,6 +22,8 @@ _RECORD, _BEAT, _CONSTRAINTS = "record", "beat", "constraints"
 BEAT_S = 15.0
 GRACE_S = 90.0
 """A worker on another machine whose beat stands still for so long is gone."""
+# Optuna 4.2 has no name for it, and raises its base.
+_Finished: type[Exception] = getattr(optuna.exceptions, "UpdateFinishedTrialError", RuntimeError)
 _STATES = {
     Outcome.FEASIBLE: TrialState.COMPLETE,
     Outcome.INFEASIBLE: TrialState.COMPLETE,
@@ -123,7 +125,7 @@ class Ledger:
                 goals = len(self._storage.get_study_directions(self._study_id))
                 losses = losses[:goals]
             self._storage.set_trial_state_values(trial_id, state, losses)
-        except UpdateFinishedTrialError:
+        except _Finished:
             return False
         return True
 
