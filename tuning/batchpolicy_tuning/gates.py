@@ -114,6 +114,17 @@ def invalid(results: Results, at: AtLoad, arm: int) -> list[str]:
     return found
 
 
+def failed_throughout(results: Results) -> list[str]:
+    """What to say of policies that failed in every replication at a load: nothing shows them."""
+    return [
+        f"{arm.label} failed in every replication at load {at.load:g}: its figures are those of "
+        "order of arrival, and no measurement of it"
+        for at in results.loads
+        for arm, runs in zip(results.plan.arms, at.runs, strict=True)
+        if all(run.faults > run.predictor_faults for run in runs)
+    ]
+
+
 def judge(results: Results, at: AtLoad, arm: int) -> list[Judged]:
     """The gates of a policy at one load.
 

@@ -51,6 +51,11 @@ class Outcome:
         """Failures of the policy or of the adapter, which the run survived."""
         return sum(count for name, count in self.counters.items() if name.endswith("_faults"))
 
+    @property
+    def predictor_faults(self) -> int:
+        """Failures of the predictor among them, after each of which the policy served on."""
+        return self.counters.get("predictor_faults", 0)
+
 
 _UNFINISHED = (Status.WAITING, Status.RUNNING)
 

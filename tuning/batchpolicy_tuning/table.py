@@ -106,7 +106,7 @@ def warnings(results: Results, at: AtLoad) -> list[str]:
     """Policies that failed inside runs which went on without them."""
     found: list[str] = []
     for arm, runs in zip(results.plan.arms, at.runs, strict=True):
-        unpredicted = sum(run.counters.get("predictor_faults", 0) for run in runs)
+        unpredicted = sum(run.predictor_faults for run in runs)
         faults = sum(run.faults for run in runs) - unpredicted
         if faults:
             found.append(

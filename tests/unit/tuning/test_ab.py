@@ -9,8 +9,9 @@ import pytest
 
 from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.workload import Workload
-from batchpolicy_tuning import output, report, table
+from batchpolicy_tuning import gates, output, report, table
 from batchpolicy_tuning.ab import check_fit, run_comparison
+from batchpolicy_tuning.cli.compare import exit_status
 from batchpolicy_tuning.document import document
 from batchpolicy_tuning.metrics import METRICS, Metric
 from batchpolicy_tuning.pool import RunFailed
@@ -119,6 +120,20 @@ def test_a_policy_that_fell_back_is_told_beside_its_figures() -> None:
     found = compared(engine=FaultyEngine)
     (warning,) = table.warnings(found, found.loads[0])
     assert warning.startswith("warning: priority failed 20 times;")
+
+
+def test_a_policy_that_failed_in_every_replication_was_not_measured() -> None:
+    found = compared(engine=FaultyEngine)
+    (said,) = gates.failed_throughout(found)
+    assert said.startswith("priority failed in every replication at load 3.1: its figures are")
+    assert exit_status(found) == 5
+    # In all but one, it was; and with a predictor alone that failed.
+    at = found.loads[0]
+    for counters in ({}, {"predictor_faults": 3}):
+        runs = [replace(at.runs[1][0], counters=counters), *at.runs[1][1:]]
+        others = replace(found, loads=[replace(at, runs=[at.runs[0], runs])])
+        assert gates.failed_throughout(others) == []
+        assert exit_status(others) == 0
 
 
 def test_a_predictor_that_fails_is_told_apart_from_its_policy() -> None:

@@ -245,8 +245,9 @@ def test_a_policy_that_fails_in_every_replication_shows_its_traceback_once(
     )
     small = [*SMALL, "--quiet", "--engine", "light", "--jobs", jobs]
     done = _in_a_process("fcfs", f"{path}:Faulty", *small)
-    assert done.returncode == 0
+    assert done.returncode == 5
     assert done.stderr.count("Traceback") == 1
+    assert done.stderr.count("error: Faulty failed in every replication at load 0.9:") == 1
     assert "warning: Faulty failed" in done.stdout
 
 

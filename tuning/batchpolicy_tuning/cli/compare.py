@@ -181,6 +181,8 @@ def compare(
                 output.write_whole(drawn(told), html)
     if lost is not None:
         raise lost
+    for said in gates.failed_throughout(results):
+        print(f"error: {said}", file=sys.stderr)
     raise typer.Exit(exit_status(results))
 
 
@@ -196,14 +198,14 @@ def _named(path: Path, shown: bool) -> Generator[None, None, None]:
 
 
 def exit_status(results: ab.Results) -> int:
-    """0, or with gates 4 when one failed anywhere, else 5 when one could not be measured."""
+    """0; 4 when a gate failed anywhere; else 5 when one, or a policy, could not be measured."""
     others = range(1, len(results.plan.arms))
     judged = [
         one for at in results.loads for arm in others for one in gates.judge(results, at, arm)
     ]
     if gates.is_failed(judged):
         return GATE_FAILED
-    return INVALID if gates.is_invalid(judged) else 0
+    return INVALID if gates.is_invalid(judged) or gates.failed_throughout(results) else 0
 
 
 def _page() -> Callable[[Mapping[str, Any]], str]:
