@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batchpolicy.engine import Engine
 from batchpolicy.profiles import load_profile
-from batchpolicy.targets import parse_gates
+from batchpolicy.target_grammar import parse_gates
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.ab import Plan, Results, run_comparison
 from batchpolicy_tuning.arms import arms_named

@@ -7,16 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.targets import (
-    METRICS,
-    Gate,
-    Measure,
-    Target,
-    parse_gates,
-    parse_measurands,
-    parse_target,
-    parse_targets,
-)
+from batchpolicy.metrics import METRICS, Measure
+from batchpolicy.target_grammar import parse_gates, parse_measurands, parse_target, parse_targets
+from batchpolicy.targets import Gate, Target
 
 STATISTICS = st.one_of(
     st.sampled_from(["mean", "min", "max"]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.targets import parse_gates
+from batchpolicy.target_grammar import parse_gates
 from batchpolicy_tuning import document, table
 from batchpolicy_tuning.ab import AtLoad, Results
 from batchpolicy_tuning.gates import (

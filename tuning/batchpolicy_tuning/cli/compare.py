@@ -17,7 +17,7 @@ from batchpolicy.cli import GATE_FAILED, INVALID, console
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.profiles import load_profile
-from batchpolicy.targets import parse_gates
+from batchpolicy.target_grammar import parse_gates
 from batchpolicy_tuning import ab, document, gates, output
 from batchpolicy_tuning.arms import arms_named
 from batchpolicy_tuning.cli.options import only_engine, parse_loads, parse_margin

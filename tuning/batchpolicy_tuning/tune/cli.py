@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import json as json_lines
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import typer.core
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
-from rich.text import Text
 from typing_extensions import override
 
 from batchpolicy.errors import ConfigError, Interrupted
 from batchpolicy_tuning import output
 from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.tune import regimes, run
-from batchpolicy_tuning.tune.judging import Goal
-from batchpolicy_tuning.tune.progress import Clock, Lines, Silent, Watcher, best_so_far
-from batchpolicy_tuning.tune.records import TrialRecord
+from batchpolicy_tuning.tune.bars import watching
 from batchpolicy_tuning.tune.report import read_standing
-from batchpolicy_tuning.tune.result import FILE, Conclusion, StudyResult
+from batchpolicy_tuning.tune.result import FILE, StudyResult
 from batchpolicy_tuning.tune.result_files import PAGE
 from batchpolicy_tuning.tune.study import read_study, with_search
 from batchpolicy_tuning.tune.study_file import study_schema
-from batchpolicy_tuning.tune.summary import Rows, finalist_rows, heading, trial_rows
+from batchpolicy_tuning.tune.terminal import console, show
 
 JOURNAL = "journal.log"
 FOLDER = Path("tuned")
-_STYLES = {
-    Conclusion.WINNER: "bold green",
-    Conclusion.KEEP_BASELINE: "bold",
-    Conclusion.INCONCLUSIVE: "bold yellow",
-    Conclusion.NOTHING_FEASIBLE: "bold red",
-    Conclusion.UNFINISHED: "bold yellow",
-}
 
 
 class _StudyFirst(typer.core.TyperGroup):
@@ -136,7 +122,7 @@ def run_study(
         if as_json:
             print(result.model_dump_json(indent=1))
         else:
-            show(result, _console())
+            show(result, console())
             _tell(f"\nAll of it: {folder / FILE}")
     if draw is not None and not as_json:
         _tell(f"To look at: {folder / PAGE}")
@@ -208,7 +194,7 @@ def report(
     if as_json:
         print(result.model_dump_json(indent=1))
         return
-    show(result, _console())
+    show(result, console())
     _tell(f"\nTo look at: {page}")
 
 
@@ -262,7 +248,7 @@ def _page() -> Callable[[StudyResult], str] | None:
 
 
 def _tell(text: str) -> None:
-    _console().print(text, markup=False, soft_wrap=True)
+    console().print(text, markup=False, soft_wrap=True)
 
 
 def _make(folder: Path) -> None:
@@ -272,84 +258,3 @@ def _make(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: cannot be made: {fault.strerror}.") from fault
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"--out {folder}: takes no files.")
-
-
-def show(result: StudyResult, console: Console) -> None:
-    """Print trials by outcome, the best of them, the finalists, and the conclusion."""
-    console.print(Text(heading(result), style="bold"))
-    for note in result.notes:
-        console.print(Text(note, style="dim"))
-    console.print(_drawn(trial_rows(result)))
-    if result.baseline is not None:
-        where = f"{len(result.held_out_instances)} slices on {result.final_engine}"
-        console.print(Text(f"\nHeld out, {where}", style="bold"))
-        console.print(_drawn(finalist_rows(result)))
-    console.print()
-    for i, line in enumerate(result.summary):
-        style = "" if i else _STYLES[result.conclusion]
-        console.print(Text(line, style=style), soft_wrap=True)
-
-
-def _drawn(rows: Rows) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows.columns:
-        table.add_column(name)
-    for row in rows.rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120
-    return console
-
-
-@contextmanager
-def watching(goals: Sequence[Goal], quiet: bool) -> Generator[Watcher, None, None]:
-    """Shows on stderr how far a study is: a bar on a terminal, else lines."""
-    console = Console(stderr=True)
-    if quiet:
-        yield Silent()
-    elif not console.is_terminal:
-        yield Lines(goals)
-    else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]} left"),
-            TextColumn("{task.fields[best]}"),
-        )
-        with Progress(*columns, console=console) as bars:
-            yield _Bar(goals, bars)
-
-
-class _Bar:
-    """One bar for each stage, with the best so far and the time left."""
-
-    def __init__(self, goals: Sequence[Goal], bars: Progress) -> None:
-        self._goals, self._clock, self._bars = goals, Clock(), bars
-        self._task: TaskID | None = None
-
-    def say(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, highlight=False)
-
-    def stage(self, text: str, total: int, done: int = 0) -> None:
-        self._clock.start(total, done)
-        self._task = self._bars.add_task(text, total=total, completed=done, best="", left="-:--")
-
-    def trial(self, record: TrialRecord, trials: Sequence[TrialRecord]) -> None:
-        self._clock.done = len(trials)
-        self._show(best_so_far(self._goals, trials))
-
-    def advance(self) -> None:
-        self._clock.done += 1
-        self._show("")
-
-    def _show(self, best: str) -> None:
-        if self._task is not None:
-            self._bars.update(
-                self._task, completed=self._clock.done, best=best, left=self._clock.left()
-            )

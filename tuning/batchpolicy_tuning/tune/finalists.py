@@ -10,7 +10,8 @@ import numpy as np
 
 from batchpolicy.engine import Engine
 from batchpolicy.errors import BatchPolicyError
-from batchpolicy.targets import METRICS, Measurand, Measure
+from batchpolicy.metrics import METRICS, Measure
+from batchpolicy.targets import Measurand
 from batchpolicy_tuning.metrics import percentile
 from batchpolicy_tuning.pool import Workers
 from batchpolicy_tuning.statistics import (

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from batchpolicy.metrics import METRICS, Measure
 from batchpolicy.quantities import format_seconds
-from batchpolicy.targets import METRICS, Measurand, Measure, Target
+from batchpolicy.targets import Measurand, Target
 from batchpolicy_tuning.tune.records import Outcome, TargetResult, TrialRecord
 
 MOST_MISS = 1000.0

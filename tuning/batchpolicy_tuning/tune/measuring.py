@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.engine import Run
+from batchpolicy.metrics import METRICS, Measure
 from batchpolicy.requests import BoolArray, FloatArray, Status
-from batchpolicy.targets import METRICS, Measurand, Measure
+from batchpolicy.targets import Measurand
 from batchpolicy_tuning.fairness import service_gap, tenant_fairness
 from batchpolicy_tuning.measured import measured_rows
 from batchpolicy_tuning.metrics import RequestColumns, percentile

@@ -20,7 +20,8 @@ from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.nearest import near
 from batchpolicy.profiles import Profile, load_profile
 from batchpolicy.reading import read_document
-from batchpolicy.targets import Measurand, Target, parse_measurands, parse_target
+from batchpolicy.target_grammar import parse_measurands, parse_target
+from batchpolicy.targets import Measurand, Target
 from batchpolicy_tuning.tune.engine_limits import (
     has_prefix_cache,
     refuse_part_blocks,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchpolicy.targets import parse_target
+from batchpolicy.target_grammar import parse_target
 from batchpolicy_tuning.tune.judging import (
     MOST_MISS,
     Goal,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from batchpolicy.targets import Measurand, parse_measurands
+from batchpolicy.target_grammar import parse_measurands
+from batchpolicy.targets import Measurand
 from batchpolicy_tuning.tune.measuring import Sample, cannot_measure, value_of
 
 

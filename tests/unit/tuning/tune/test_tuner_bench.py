@@ -8,7 +8,8 @@ import pytest
 
 from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
-from batchpolicy_tuning.tune.bench import FILE, TunerBench, read_table
+from batchpolicy_tuning.tune.bench import TunerBench
+from batchpolicy_tuning.tune.landscape_file import FILE, read_table
 
 HEAD = "seed,max_num_seqs,max_num_batched_tokens,lam,goodput,p99_tpot_s,p99_ttft_s\n"
 SHARED = Path(__file__).parents[5] / "shared" / "data" / "tuning"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchpolicy.targets import METRICS, Measure
+from batchpolicy.metrics import METRICS, Measure
 from batchpolicy_tuning.page import marks
 from batchpolicy_tuning.tune.judging import missed_by, shown
 from batchpolicy_tuning.tune.records import Outcome, TargetResult, TrialRecord
