@@ -9,7 +9,9 @@ from batchpolicy.config import config_named, load_config
 from batchpolicy.engine import EngineLimits
 from batchpolicy_tuning.tune.deploy import flags, write_policy
 from batchpolicy_tuning.tune.settings import Setting
+from batchpolicy_tuning.tune.verdict_text import summary_of
 from tests.support.small_model import saved
+from tests.support.studies import study
 
 POLICIES = Path(__file__).parents[4] / "examples" / "policies"
 LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048, kv_blocks=1000)
@@ -67,3 +69,17 @@ def test_flags_are_those_of_each_engine() -> None:
         "--max-running-requests 64 --chunked-prefill-size 2048 --max-prefill-tokens 2048"
     )
     assert "threshold" not in flags(LIMITS)["vllm"]
+
+
+def test_the_engine_of_the_study_is_the_one_to_start() -> None:
+    vllm, sglang = (
+        "batchpolicy serve --policy policy.yaml -- MODEL --max-num-seqs 16",
+        (
+            "BATCHPOLICY_CONFIG=policy.yaml python -m sglang.launch_server --model-path MODEL "
+            "--max-running-requests 16"
+        ),
+    )
+    of_vllm = summary_of(study(), "it is better")
+    assert of_vllm[-2:] == (f"  deploy: {vllm}", "  SGLang: --max-running-requests 16")
+    of_sglang = summary_of(study(study={"kind": "Study", "engine": "sglang"}), "it is better")
+    assert of_sglang[-2:] == (f"  deploy: {sglang}", "  vLLM: --max-num-seqs 16")
