@@ -20,6 +20,7 @@ from batchpolicy_tuning.tune.bars import watching
 from batchpolicy_tuning.tune.report import read_standing
 from batchpolicy_tuning.tune.result import FILE, StudyResult
 from batchpolicy_tuning.tune.result_files import PAGE
+from batchpolicy_tuning.tune.storage import answering
 from batchpolicy_tuning.tune.study import read_study, with_search
 from batchpolicy_tuning.tune.study_file import study_schema
 from batchpolicy_tuning.tune.terminal import console, show
@@ -105,7 +106,11 @@ def run_study(
         jobs=jobs,
     )
     try:
-        with interrupted_once(), watching(read.goals, quiet) as watcher:
+        with (
+            answering(asked.place),
+            interrupted_once(),
+            watching(read.goals, quiet) as watcher,
+        ):
             result = run.tune(asked, watcher)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -146,7 +151,7 @@ def worker(
             f"no journal {place}; name the --out or --storage of the study that is to be helped"
         )
     try:
-        with interrupted_once(), watching(read.goals, quiet) as watcher:
+        with answering(place), interrupted_once(), watching(read.goals, quiet) as watcher:
             count = run.work(read, place, watcher)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; its trial was given back") from None

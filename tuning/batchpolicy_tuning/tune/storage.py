@@ -7,20 +7,23 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 
-from batchpolicy.errors import ConfigError
+from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy_tuning.tune.place import shown_place, without_secrets
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z0-9+]+)://(?P<rest>.*)", re.S)
 _SCHEMES = ("postgresql", "mysql", "sqlite")
+_DRIVERS = ("sqlalchemy", "psycopg", "sqlite3", "MySQLdb", "pymysql")
 _TIMES, _PAUSE_S = 10, 0.3
 _ENTRY = b'{"op_code":'
 
@@ -73,6 +76,33 @@ def _database(url: str) -> BaseStorage:
                     raise
                 time.sleep(_PAUSE_S)
         return get_storage(url)
+
+
+class StorageLost(BatchPolicyError):
+    """A database that was there does not answer any more."""
+
+
+@contextmanager
+def answering(place: str) -> Generator[None, None, None]:
+    """Says in one line that a database was lost inside, as over a network.
+
+    Raises
+    ------
+    StorageLost
+        In place of what Optuna or the driver raised.
+    """
+    try:
+        yield
+    except Exception as fault:
+        # Optuna wraps some of them; drivers have classes of their own.
+        cause = fault.__cause__ if isinstance(fault, StorageInternalError) else fault
+        if cause is None or type(cause).__module__.partition(".")[0] not in _DRIVERS:
+            raise
+        said = without_secrets(str(cause).strip().partition("\n")[0], place)
+        raise StorageLost(
+            f"--storage {shown_place(place)} was lost: {said}. Trials that ended are in it; once "
+            "it answers, go on with --resume"
+        ) from None
 
 
 def _journal(path: Path) -> BaseStorage:

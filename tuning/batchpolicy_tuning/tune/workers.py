@@ -18,7 +18,7 @@ from batchpolicy_tuning.tune.problem import Instance, ReplayProblem
 from batchpolicy_tuning.tune.records import TrialRecord
 from batchpolicy_tuning.tune.sampler import Proposer
 from batchpolicy_tuning.tune.search import Course, Search
-from batchpolicy_tuning.tune.storage import open_storage, study_in
+from batchpolicy_tuning.tune.storage import StorageLost, answering, open_storage, study_in
 from batchpolicy_tuning.tune.study import Study
 
 _LOOK_S = 0.2
@@ -100,7 +100,8 @@ def _work(study: Study, place: str, instances: Sequence[Instance], trials: int) 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
         problem = ReplayProblem(study, registry.engine(study.search_engine), instances)
-        ledger = ledger_of(study, place)
-        search_of(problem, ledger, trials, own_salt(), lambda _: None).run()
-    except KeyboardInterrupt:
-        return  # the trial was given back; whoever started this one says so
+        with answering(place):
+            ledger = ledger_of(study, place)
+            search_of(problem, ledger, trials, own_salt(), lambda _: None).run()
+    except (KeyboardInterrupt, StorageLost):
+        return  # the trial was given back, or cannot be; whoever started this one says so

@@ -83,6 +83,25 @@ def test_no_refusal_tells_the_password(
     assert "hunter2" not in whole
 
 
+def test_a_database_that_is_lost_is_told_in_a_line_without_the_password(tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path}/trials.db?password=hunter2"
+    found = open_storage(f"sqlite:///{tmp_path}/trials.db")
+    study_id = storage.study_in(found, "x", [False])
+    with pytest.raises(storage.StorageLost) as told, storage.answering(place):
+        (tmp_path / "trials.db").write_bytes(b"")
+        found.set_study_user_attr(study_id, "a", 1)
+    said = str(told.value)
+    assert said.startswith(f"--storage {shown_place(place)} was lost: ")
+    assert said.endswith("go on with --resume")
+    assert "\n" not in said
+    assert "hunter2" not in "".join(_chain(told.value))
+
+
+def test_other_faults_are_no_lost_database() -> None:
+    with pytest.raises(ZeroDivisionError), storage.answering("x.log"):
+        raise ZeroDivisionError
+
+
 def _chain(fault: BaseException | None) -> list[str]:
     """What a traceback would show."""
     if fault is None:
