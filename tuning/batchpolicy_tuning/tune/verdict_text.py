@@ -95,10 +95,7 @@ def _reasons(trials: tuple[TrialRecord, ...]) -> list[str]:
 def _deploy(result: StudyResult) -> tuple[str, ...]:
     file, flags = result.policy_file, result.flags
     vllm = f"batchpolicy serve --policy {file} -- MODEL {flags['vllm']}"
-    sglang = (
-        f"BATCHPOLICY_CONFIG={file} python -m sglang.launch_server --model-path MODEL "
-        f"{flags['sglang']}"
-    )
+    sglang = f"batchpolicy serve --engine sglang --policy {file} -- MODEL {flags['sglang']}"
     if str(result.study.get("engine", "")).endswith("sglang"):
         return (f"  deploy: {sglang}", f"  vLLM: {flags['vllm']}")
     return (f"  deploy: {vllm}", f"  SGLang: {flags['sglang']}")

@@ -72,12 +72,9 @@ def test_flags_are_those_of_each_engine() -> None:
 
 
 def test_the_engine_of_the_study_is_the_one_to_start() -> None:
-    vllm, sglang = (
-        "batchpolicy serve --policy policy.yaml -- MODEL --max-num-seqs 16",
-        (
-            "BATCHPOLICY_CONFIG=policy.yaml python -m sglang.launch_server --model-path MODEL "
-            "--max-running-requests 16"
-        ),
+    vllm = "batchpolicy serve --policy policy.yaml -- MODEL --max-num-seqs 16"
+    sglang = (
+        "batchpolicy serve --engine sglang --policy policy.yaml -- MODEL --max-running-requests 16"
     )
     of_vllm = summary_of(study(), "it is better")
     assert of_vllm[-2:] == (f"  deploy: {vllm}", "  SGLang: --max-running-requests 16")
