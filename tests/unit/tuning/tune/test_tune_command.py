@@ -17,7 +17,7 @@ from batchpolicy.cli import main
 from batchpolicy.config import load_config
 from batchpolicy.errors import ConfigError
 from batchpolicy_tuning import output
-from batchpolicy_tuning.tune import cli as tune_command
+from batchpolicy_tuning.tune.cli import commands as tune_command
 from batchpolicy_tuning.tune.page import page
 from batchpolicy_tuning.tune.result import StudyResult, read_result
 

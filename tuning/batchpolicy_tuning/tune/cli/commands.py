@@ -1,4 +1,4 @@
-"""The ``tune`` command."""
+"""``tune`` and what goes with it: ``worker``, ``report``, ``regimes`` and ``schema``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from batchpolicy.errors import ConfigError, Interrupted
 from batchpolicy_tuning import output
 from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.tune import regimes, run
-from batchpolicy_tuning.tune.bars import watching
+from batchpolicy_tuning.tune.cli.bars import watching
+from batchpolicy_tuning.tune.cli.terminal import console, show
 from batchpolicy_tuning.tune.report import read_standing
 from batchpolicy_tuning.tune.result import FILE, StudyResult
 from batchpolicy_tuning.tune.result_files import PAGE
 from batchpolicy_tuning.tune.storage import answering
 from batchpolicy_tuning.tune.study import read_study, with_search
 from batchpolicy_tuning.tune.study_file import study_schema
-from batchpolicy_tuning.tune.terminal import console, show
 
 JOURNAL = "journal.log"
 FOLDER = Path("tuned")

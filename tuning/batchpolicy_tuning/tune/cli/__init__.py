@@ -1,0 +1,5 @@
+"""The ``tune`` command."""
+
+from batchpolicy_tuning.tune.cli.commands import app
+
+__all__ = ["app"]
