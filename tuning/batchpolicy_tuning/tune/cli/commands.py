@@ -12,12 +12,13 @@ import typer
 import typer.core
 from typing_extensions import override
 
+from batchpolicy.cli import console
 from batchpolicy.errors import ConfigError, Interrupted
 from batchpolicy_tuning import output
 from batchpolicy_tuning.pool import interrupted_once
 from batchpolicy_tuning.tune import regimes, run
 from batchpolicy_tuning.tune.cli.bars import watching
-from batchpolicy_tuning.tune.cli.terminal import console, show
+from batchpolicy_tuning.tune.cli.terminal import show
 from batchpolicy_tuning.tune.report import read_standing
 from batchpolicy_tuning.tune.result import FILE, StudyResult
 from batchpolicy_tuning.tune.result_files import PAGE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -43,11 +41,3 @@ def _drawn(rows: Rows) -> Table:
     for row in rows.rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def console() -> Console:
-    """Standard output; files and pipes, which have no width, get 120 columns."""
-    made = Console(highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = 120
-    return made
