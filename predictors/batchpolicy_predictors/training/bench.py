@@ -302,7 +302,7 @@ def _cost_table(costs: list[_Cost]) -> ResultTable:
         ("predictor", *columns),
         [row for row, _ in costs],
         "Time of one thread, in-process, after 1,000 answers; median of 5 rounds of 1,000 calls, "
-        "or of 200 and 500, without those in or before which the core was given to others; "
+        "or of 200 and 500; "
         f"prompts of {latency.PROMPT_TOKENS} token ids; gradient-boosting with as many trees "
         "as training ever makes. An answer: hearing of one.",
     )
