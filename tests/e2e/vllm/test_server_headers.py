@@ -136,4 +136,5 @@ def test_a_server_whose_policy_file_names_an_unknown_place_does_not_start(
 ) -> None:
     server = servers["mistaken"]
     assert server.wait_until_it_gives_up() != 0
-    assert "requests.tenant_from: engines cannot read 'header.x-tenant'" in server.output
+    assert "engines cannot read it; expected vllm_xargs.KEY" in server.output
+    assert "Did you mean 'x-tenant'?" in server.output
