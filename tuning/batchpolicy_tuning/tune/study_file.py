@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -10,6 +11,12 @@ from batchpolicy.component import Component
 from batchpolicy_tuning.tune.sampler import SamplerName
 
 Word = Annotated[str, Field(min_length=1)]
+LIGHT, REAL = "light", ("vllm", "sglang")
+
+
+def engine_here() -> str:
+    """The real engine that is installed here, of which there is one at most, else light."""
+    return next((name for name in REAL if find_spec(name) is not None), LIGHT)
 
 
 class WorkloadSpec(Component):
@@ -108,8 +115,9 @@ class StudyFile(Component):
     apiVersion: Literal["batchpolicy/v1"]
     kind: Literal["Study"]
     workloads: Annotated[tuple[WorkloadSpec, ...], Field(min_length=1)]
-    engine: Word = "light"
-    """Engine whose scheduler judges the finalists: light, vllm or sglang."""
+    engine: Word = Field(default_factory=engine_here)
+    """Engine whose scheduler judges the finalists: light, vllm or sglang. By default the real one
+    that is installed here, else light."""
     profile: Word = "h100-llama-3.1-8b"
     """Step cost: how long steps take."""
     limits: EngineStart = EngineStart()

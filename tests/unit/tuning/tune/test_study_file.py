@@ -10,6 +10,7 @@ import pytest
 from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
+from batchpolicy_tuning.tune import study_file
 from batchpolicy_tuning.tune.engine_limits import TUNED_LIMITS, on
 from batchpolicy_tuning.tune.problem import draw
 from batchpolicy_tuning.tune.space import POLICY
@@ -46,6 +47,16 @@ def test_a_short_study_has_the_defaults(tmp_path: Path) -> None:
     assert study.baseline.config.policy.name == "fcfs"
     assert study.baseline.limits.max_num_seqs == 128
     assert study.settings.space.size == 2
+
+
+@pytest.mark.parametrize(
+    ("installed", "engine"), [([], "light"), (["vllm"], "vllm"), (["sglang"], "sglang")]
+)
+def test_finalists_run_on_the_engine_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: list[str], engine: str
+) -> None:
+    monkeypatch.setattr(study_file, "find_spec", lambda name: name in installed or None)
+    assert study_file.engine_here() == engine
 
 
 @pytest.mark.parametrize(
