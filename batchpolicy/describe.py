@@ -22,6 +22,8 @@ _KINDS = {
     str(bool): "true or false",
     str(Policy): "policy",
 }
+_WORDS = {"True": "true", "False": "false", "None": "null", "()": "[]"}
+"""Defaults as a policy file says them, by their names in Python."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -50,7 +52,8 @@ def parameters(model: type[BaseModel], prefix: str = "") -> Iterator[Parameter]:
             default=_default(field),
             allowed=_allowed(field),
             searched="" if tune is None else _range(tune),
-            help=inspect.cleandoc(field.description or ""),
+            # One line, which tables wrap to their own width.
+            help=" ".join((field.description or "").split()),
         )
 
 
@@ -89,7 +92,7 @@ def _default(field: FieldInfo) -> str:
         return f"{value:.12g}"
     if isinstance(value, Policy):
         return registry.name_of(registry.POLICIES, type(value))
-    return "[]" if value == () else str(value)
+    return _WORDS.get(str(value), str(value))
 
 
 def _allowed(field: FieldInfo) -> str:

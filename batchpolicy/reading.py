@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -45,6 +46,12 @@ def read_document(path: Path) -> Document:
     if not isinstance(document.value, dict):
         raise ConfigError(f"{path}:1: the file is {short(document.value)}; expected a mapping.")
     return document
+
+
+def refuse_device(path: Path) -> None:
+    """Raise OSError if the file is a device, which may never end; a pipe ends with its writer."""
+    if path.exists() and (path.is_char_device() or path.is_block_device()):
+        raise OSError(errno.EINVAL, "it is a device, no ordinary file", str(path))
 
 
 def _text_of(path: Path) -> str:

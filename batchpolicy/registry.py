@@ -282,4 +282,6 @@ def _is_class(found: object) -> TypeGuard[type[Any]]:
 
 
 def _no_subclass(name: str, found: object, wanted: str) -> ConfigError:
-    return ConfigError(f"{name!r} is {found!r}, which is no subclass of {wanted}.")
+    # A module that was read from a file has an internal name, which tells nobody anything.
+    what = f"class {found.__qualname__}" if isinstance(found, type) else repr(found)
+    return ConfigError(f"{name!r} is {what}, which is no subclass of {wanted}.")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.profiles.profile import FORMS, Origin, Profile
+from batchpolicy.reading import refuse_device
 from batchpolicy.step_costs.callables import CallableCost, is_place
 
 _PACKAGE = "batchpolicy.profiles"
@@ -53,6 +54,8 @@ def load_profile(name_or_path: str | Path) -> Profile:
             "or give the path of a .json file, or a step cost as path.py:function."
         )
     try:
+        if isinstance(file, Path):
+            refuse_device(file)
         found = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchpolicy.errors import ConfigError
+from batchpolicy.reading import refuse_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def read_table(path: Path, sizes: Sequence[str], *, by_layer: bool) -> TableFile
         else than whole sizes and a time above 0, or repeats one; with file and line.
     """
     try:
+        refuse_device(path)
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
         text = raw.decode()

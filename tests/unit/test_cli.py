@@ -87,6 +87,9 @@ def test_a_policy_is_shown_with_defaults_ranges_and_help(here: Path, capsys: Cap
         "searched": "0.05 to 10, log",
         "help": "Slack that halves the score, in seconds.",
     }
+    # A sentence over several lines of the source is one line, and words are those of the file.
+    assert "without a prediction, and with false" in shown["fairness.book"]["help"]
+    assert shown["fairness.book"]["default"] == "true"
     assert main(["policies", "show", "benefit"]) == 0
     text = capsys.readouterr().out
     assert "urgency.half_life_s" in text and "may keep a request waiting for ever" in text

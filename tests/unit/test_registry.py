@@ -21,6 +21,9 @@ class Newest(Policy):
     bonus: float = 0.0
     def benefit(self, requests, step):
         return requests.arrival_s - step.now_s + self.bonus
+
+class Other:
+    pass
 """
 
 
@@ -142,6 +145,7 @@ def test_a_plugin_whose_library_is_missing_says_which(monkeypatch: pytest.Monkey
         ("newst.py:Newest", "Did you mean 'newest.py'?"),
         ("newest.py", "name the class in it too, as newest.py:MyClass"),
         ("newest.py:Policy.model_fields", "no subclass of Policy"),
+        ("newest.py:Other", "'newest.py:Other' is class Other, which is no subclass of Policy"),
         ("batchpolicy.terms:Urgency", "no subclass of Policy"),
         ("no_such_module:Newest", "no module named 'no_such_module'"),
         ("batchpolicy.policies.fcfs:fcfs", "Did you mean 'FCFS'?"),

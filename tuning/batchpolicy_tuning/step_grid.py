@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.errors import ConfigError
+from batchpolicy.reading import refuse_device
 from batchpolicy.step_cost import StepShape
 
 Floats = npt.NDArray[np.float64]
@@ -114,6 +115,7 @@ def read_grid(path: Path, system: str, model: str, tp: int, backend: str) -> Gri
         When the file cannot be read, lacks a column, or has no such combination.
     """
     try:
+        refuse_device(path)
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
         table = csv.DictReader(io.StringIO(raw.decode()))

@@ -102,8 +102,7 @@ def train_command(
 ) -> None:
     """Train a model of how long answers are, and judge it on rows that it has not seen.
 
-    Example: batchpolicy predictor train --data answers.jsonl.gz --questions questions.jsonl.gz
-    -o mine.bp
+    Example: batchpolicy predictor train --data answers.jsonl.gz --licence MIT -o mine.bp
     """
     chosen = _split(split)
     share = _percent("--held-out", held_out)
@@ -161,8 +160,7 @@ def eval_command(
 ) -> None:
     """Judge a model beside a constant and the tenant's history, on any file of answers.
 
-    Example: batchpolicy predictor eval mine.bp --data others.jsonl.gz --questions
-    questions.jsonl.gz
+    Example: batchpolicy predictor eval mine.bp --data others.jsonl.gz
     """
     is_file = model.endswith(".bp") or (":" not in model and Path(model).is_file())
     if html is not None:

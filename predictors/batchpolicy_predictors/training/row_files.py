@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from batchpolicy.errors import WorkloadError
+from batchpolicy.reading import refuse_device
 from batchpolicy_predictors.training.examples import Source
 from batchpolicy_predictors.training.values import short
 
@@ -44,6 +45,7 @@ class Faults:
 def rows_of(path: Path, faults: Faults) -> tuple[list[tuple[str, dict[str, Any]]], Source]:
     """Place and value of each row of a file of JSON lines, of one JSON list, or of CSV."""
     try:
+        refuse_device(path)
         raw = path.read_bytes()
         data = gzip.decompress(raw) if path.suffix == ".gz" else raw
         text = data.decode("utf-8-sig")

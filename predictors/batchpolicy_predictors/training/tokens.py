@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.predictor import ENGINE_IDS
+from batchpolicy.reading import refuse_device
 
 STAND_IN = "words-1"
 """Token ids of ``Words``; no engine has them."""
@@ -74,6 +75,7 @@ class ModelTokens(Tokens):
                 "engines bring it along."
             ) from e
         try:
+            refuse_device(path)
             raw = path.read_bytes()
             self._tokenizer = library.Tokenizer.from_buffer(raw)
         except OSError as e:

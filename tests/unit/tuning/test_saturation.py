@@ -77,3 +77,8 @@ def test_slices_are_disjoint_consecutive_and_start_at_zero() -> None:
 def test_a_trace_too_short_for_its_slices_says_how_many_it_can_give() -> None:
     with pytest.raises(WorkloadError, match=r"11 requests are too few for 6 pairs.*--pairs 5"):
         TraceSlices(_trace(11), slices=6)
+
+
+def test_a_trace_too_short_for_any_pairs_is_not_told_to_take_as_many() -> None:
+    with pytest.raises(WorkloadError, match=r"1 request is too few for 2 pairs.*longer trace\.$"):
+        TraceSlices(_trace(1), slices=2)

@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from batchpolicy.errors import WorkloadError
+from batchpolicy.reading import refuse_device
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.calibrate.accuracy import Latencies
 
@@ -68,6 +69,7 @@ def read_run(path: Path) -> RealRun:
         an id, or has a clock that goes backwards; with file and line.
     """
     try:
+        refuse_device(path)
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
         text = raw.decode()

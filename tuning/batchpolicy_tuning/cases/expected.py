@@ -8,6 +8,7 @@ from pathlib import Path
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.nearest import near
+from batchpolicy.reading import refuse_device
 from batchpolicy_tuning.cases.check_specs import CHECKS
 from batchpolicy_tuning.cases.invariants import INVARIANTS
 from batchpolicy_tuning.cases.outcome import Outcome, Verdict
@@ -39,6 +40,7 @@ def read_expected(path: Path) -> list[Expected]:
         When the file cannot be read, or with all lines that are wrong.
     """
     try:
+        refuse_device(path)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as e:
         beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []

@@ -9,6 +9,7 @@ from pathlib import Path
 from batchpolicy.document import Document, Loc
 from batchpolicy.errors import ConfigError
 from batchpolicy.nearest import near
+from batchpolicy.reading import refuse_device
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
@@ -22,6 +23,7 @@ def read_json(path: Path) -> Document:
         When there is no such file, or it is not JSON.
     """
     try:
+        refuse_device(path)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as e:
         beside = path.parent.glob("*.json") if path.parent.is_dir() else ()

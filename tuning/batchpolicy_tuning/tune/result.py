@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, ValidationError
 
 from batchpolicy.errors import ConfigError
+from batchpolicy.reading import refuse_device
 from batchpolicy_tuning.tune.records import Model, Part, TargetResult, TrialRecord, Value
 
 FILE = "study.json"
@@ -215,6 +216,7 @@ def read_result(folder: Path) -> StudyResult:
     """
     path = folder / FILE if folder.is_dir() else folder
     try:
+        refuse_device(path)
         text = path.read_text(encoding="utf-8")
         found = json.loads(text)
     except FileNotFoundError as fault:

@@ -216,7 +216,8 @@ def _final(asked: Asked, ledger: Ledger, drawn: Drawn, watcher: Watcher) -> Fina
     ]
     baseline = Chosen(first.number, first.label, study.baseline)
     count = (1 + len(chosen)) * len(drawn.held_out)
-    watcher.stage(f"{len(chosen)} finalists and the baseline, held out", count)
+    those = "1 finalist" if len(chosen) == 1 else f"{len(chosen)} finalists"
+    watcher.stage(f"{those} and the baseline, held out", count)
     make: Callable[[], Engine] = functools.partial(registry.engine, study.file.engine)
     return run_finalists(
         study, baseline, chosen, drawn.held_out, make, asked.jobs, watcher.advance

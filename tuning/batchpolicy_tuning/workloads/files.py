@@ -13,6 +13,7 @@ from typing import TextIO, cast
 
 from batchpolicy.document import short
 from batchpolicy.errors import WorkloadError
+from batchpolicy.reading import refuse_device
 
 SHOWN_FAULTS = 10
 
@@ -44,6 +45,7 @@ def opened(path: Path, kind: str) -> Generator[TextIO, None, None]:
     """The text of a file; what cannot be read is a WorkloadError that names the ``kind``."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
+        refuse_device(path)
         with cast(TextIO, opener(path, "rt", encoding="utf-8-sig", newline="")) as file:
             yield file
     except FileNotFoundError as fault:

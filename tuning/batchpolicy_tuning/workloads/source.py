@@ -57,9 +57,11 @@ class TraceSlices:
     def __post_init__(self) -> None:
         n = len(self.trace.requests)
         if n < 2 * self.slices:
+            fewer = f", or --pairs {n // 2}" if n // 2 >= 2 else ""
             raise WorkloadError(
-                f"{self.trace.name}: {n} requests are too few for {self.slices} pairs, which take "
-                f"at least two requests each. Use a longer trace, or --pairs {max(n // 2, 2)}."
+                f"{self.trace.name}: {n:,} request{'s are' if n > 1 else ' is'} too few for "
+                f"{self.slices} pairs, which take at least two requests each. Use a longer "
+                f"trace{fewer}."
             )
 
     @property
