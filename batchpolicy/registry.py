@@ -86,7 +86,7 @@ def load(group: str, name: str) -> object:
         ) from e
     except BatchPolicyError:
         raise  # the plugin says it better
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ConfigError(f"plugin {name!r} ({found.value}) cannot be imported: {said(e)}") from e
 
 

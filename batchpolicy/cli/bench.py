@@ -13,7 +13,7 @@ from rich.table import Table
 from batchpolicy import registry
 from batchpolicy.cli.output import Json, console, emit_json
 from batchpolicy.errors import BatchPolicyError, ConfigError
-from batchpolicy.results_page import write_section
+from batchpolicy.results_page import check_page, write_section
 
 
 def bench(
@@ -55,6 +55,9 @@ def bench(
         chosen.choose_workload(workload)
     if data is not None:
         chosen.choose_data(data)
+
+    if write is not None:
+        check_page(write, name)
 
     def progress(text: str) -> None:
         if not quiet:

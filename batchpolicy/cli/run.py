@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import typer
 
@@ -35,10 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Behind everything installed, so that no file of the user's shadows a library.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
+    # A sign that the terminal cannot show is no reason to fail.
+    if hasattr(sys.stdout, "reconfigure"):
+        cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="replace")
     try:
+        for argument in sys.argv[1:] if arguments is None else arguments:
+            _refuse_no_text(argument)
         status = _run(arguments)
         if sys.stdout is not None:  # as where a shell closed it
             sys.stdout.flush()
+    except _NoText as e:
+        return _told(e, USAGE)
     except Interrupted as e:
         return _told(e, INTERRUPTED)
     except KeyboardInterrupt:
@@ -58,6 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED:
         return _told("interrupted; nothing was written", status)
     return status
+
+
+class _NoText(ConfigError):
+    """An argument in bytes that the locale has no letters for."""
+
+
+def _refuse_no_text(argument: str) -> None:
+    # Python keeps such bytes as surrogates, which cannot be written to any file later on.
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        raise _NoText(
+            f"argument {argument!r} is no text in this environment, which is {encoding}. "
+            "Set PYTHONUTF8=1 or a UTF-8 locale; a file whose name is not UTF-8 has to be renamed."
+        ) from None
 
 
 def _told(what: object, status: int) -> int:

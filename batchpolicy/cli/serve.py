@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,12 @@ def serve(
         str | None,
         typer.Option(metavar="FILE", envvar="BATCHPOLICY_CONFIG", help="Policy file."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="Engine whose server is started.")] = "vllm",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Engine whose server is started; by default the one installed, of several vllm."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Do not say what is started.")
     ] = False,
@@ -41,6 +47,7 @@ def serve(
             "no policy file is named, expected one: give --policy FILE, or set BATCHPOLICY_CONFIG."
         )
     config = load_config(policy)
+    engine = engine or _installed()
     launch = registry.launcher_class(engine)().launch(Path(policy), config, arguments or [])
     if launch.address is not None:
         launch.address.check()
@@ -49,3 +56,8 @@ def serve(
         said = f"{engine}{where} follows {policy} (policy {config.policy.name})"
         print(f"batchpolicy: {said}", file=sys.stderr)
     launch.start()
+
+
+def _installed() -> str:
+    found = [name for name in registry.names(registry.SERVERS) if find_spec(name) is not None]
+    return found[0] if len(found) == 1 else "vllm"

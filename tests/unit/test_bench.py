@@ -147,3 +147,14 @@ def test_a_page_in_no_folder_is_refused_before_anything_is_measured(
     err = capsys.readouterr().err
     assert "there is no folder" in err
     assert "counting" not in err
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for page, expected in ((tmp_path, "Is a directory"), (Path("/dev/full"), "a device")):
+        assert main(["bench", "twice", "--write", str(page)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and expected in err and "counting" not in err
+    assert main(["bench", "twice", "--write", str(tmp_path / "page.md")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]

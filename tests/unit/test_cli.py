@@ -298,3 +298,22 @@ def test_what_a_policy_prints_does_not_get_into_the_report(here: Path, capsys: C
     told = capsys.readouterr()
     assert json.loads(told.out)["passed"]
     assert "hello" in told.err
+
+
+def test_signs_that_the_terminal_has_not_are_replaced(here: Path) -> None:
+    (here / "wrong.py").write_text(BROKEN.replace("Says", "First \u2192 last. Says"), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "batchpolicy", "policies", "show", "wrong.py:Wrong"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"First ? last. Says that it is fcfs" in done.stdout
+
+
+def test_an_argument_that_is_no_text_is_refused_with_what_to_set(
+    here: Path, capsys: Capture
+) -> None:
+    assert main(["policies", "validate", "\udcc3.yaml"]) == 2
+    assert "is no text in this environment" in capsys.readouterr().err

@@ -138,6 +138,16 @@ def test_a_plugin_whose_library_is_missing_says_which(monkeypatch: pytest.Monkey
         registry.policy_class("far")
 
 
+def test_a_plugin_that_exits_when_imported_is_a_fault_like_any_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "leaves_at_once.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    installed(monkeypatch, (registry.POLICIES, "far", "leaves_at_once:Far", "far"))
+    with pytest.raises(ConfigError, match=r"plugin 'far'.*cannot be imported: SystemExit: 3"):
+        registry.policy_class("far")
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -17,6 +17,7 @@ import pytest
 
 from batchpolicy import registry
 from batchpolicy.cli import main
+from batchpolicy.cli import serve as serve_command
 from batchpolicy.config import load_config
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.metadata import VARIABLE
@@ -386,3 +387,22 @@ def test_the_server_is_this_very_process_and_ends_with_its_own_status(
     assert arguments == ["serve", "my model", *SCHEDULER, *MIDDLEWARE, "--port", "0"]
     assert file == str(here / "good.yaml")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [({"vllm"}, "vllm"), ({"sglang"}, "sglang"), ({"vllm", "sglang"}, "vllm"), (set(), "vllm")],
+)
+def test_the_engine_is_the_one_installed(
+    there: set[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    asked: list[str] = []
+
+    def launcher(name: str) -> Any:
+        asked.append(name)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr(serve_command, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(registry, "launcher_class", launcher)
+    assert main(["serve", "--policy", "good.yaml", "--", "m"]) == 2
+    assert asked == [expected]

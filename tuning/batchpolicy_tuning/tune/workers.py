@@ -97,8 +97,9 @@ def _ended(workers: Sequence[BaseProcess]) -> None:
 def _work(study: Study, place: str, instances: Sequence[Instance], trials: int) -> None:
     Thread(target=end_with_the_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
+        # One that came while this process started is raised here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         problem = ReplayProblem(study, registry.engine(study.search_engine), instances)
         with answering(place):
             ledger = ledger_of(study, place)
