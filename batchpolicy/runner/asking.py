@@ -11,6 +11,7 @@ import numpy as np
 from batchpolicy.predictor import LEVELS, TRUTH, Arrivals, LengthDist, Predictor
 from batchpolicy.requests import FloatArray
 from batchpolicy.runner.facts import Predictions, RequestFacts
+from batchpolicy.runner.guard import ends_the_process
 
 _NO_IDS: Sequence[int] = ()
 
@@ -39,7 +40,7 @@ class Answer(NamedTuple):
     said: Predictions | None
     silent: int
     """Requests of which nothing was said."""
-    faults: list[Exception]
+    faults: list[BaseException]
     counts: Mapping[str, int]
     """All that the predictor has counted by now."""
 
@@ -75,32 +76,33 @@ class Asker:
 
     def answer(self, question: Question) -> Answer:
         """Tell, ask, and see to it that the tables may take what comes back."""
-        faults: list[Exception] = []
+        faults: list[BaseException] = []
         if question.ended:
             outputs = np.array([tokens for _, tokens in question.ended], dtype=np.int64)
             try:
                 self._predictor.observe(self._batch([one for one, _ in question.ended]), outputs)
-            except Exception as fault:
-                faults.append(fault)
+            except BaseException as fault:
+                faults.append(_its_own(fault))
         said, silent = None, 0
         if question.new:
             try:
                 said = self._predictions(question.new)
                 silent = len(question.new) - (0 if said is None else len(said.ids))
-            except Exception as fault:
-                faults.append(fault)
+            except BaseException as fault:
+                faults.append(_its_own(fault))
         counts: dict[str, int] = {}
         try:
             counts = {str(name): int(n) for name, n in self._predictor.counts().items()}
-        except Exception as fault:
-            faults.append(fault)
+        except BaseException as fault:
+            faults.append(_its_own(fault))
         return Answer(said, silent, faults, counts)
 
     def cost_s(self, question: Question) -> float:
         """What the predictor states that this takes; NaN if it fails to."""
         try:
             return float(self._predictor.cost_s(len(question.new), len(question.ended)))
-        except Exception:
+        except BaseException as fault:
+            _its_own(fault)
             return math.nan
 
     def _predictions(self, asked: list[Asked]) -> Predictions | None:
@@ -135,6 +137,13 @@ class Asker:
             hour=np.array([f.hour for f in facts], dtype=np.float64),
             priority=np.array([f.priority for f in facts], dtype=np.int64),
         )
+
+
+def _its_own(fault: BaseException) -> BaseException:
+    # A predictor that calls sys.exit() must end neither a replay nor, unheard, its thread.
+    if ends_the_process(fault):
+        raise fault
+    return fault
 
 
 def _usable(found: LengthDist, batch: Arrivals) -> FloatArray:

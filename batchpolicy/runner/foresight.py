@@ -117,7 +117,7 @@ class Foresight:
             )
         self._counters["predictor_dropped"] += requests
 
-    def _failed(self, fault: Exception) -> None:
+    def _failed(self, fault: BaseException) -> None:
         if self._strict:
             raise fault
         self._counters["predictor_faults"] += 1

@@ -154,7 +154,7 @@ class Guard:
 
     def _fault(self, counter: str, fault: BaseException) -> None:
         # Whoever stops the process means it, also when that falls into a policy's call.
-        if self._strict or isinstance(fault, KeyboardInterrupt) or _is_a_signal(fault):
+        if self._strict or ends_the_process(fault):
             raise fault
         self._counters[counter] += 1
         if not self._logged:
@@ -171,8 +171,10 @@ def _arrival(rows: Requests) -> Ranking:
     return Ranking(-rows.seq.astype(np.float64))
 
 
-def _is_a_signal(fault: BaseException) -> bool:
-    """Raised by the process's own handler for a signal, not by the policy it interrupted."""
+def ends_the_process(fault: BaseException) -> bool:
+    """Ctrl-C, or raised by the process's own handler for a signal: no fault of who was called."""
+    if isinstance(fault, KeyboardInterrupt):
+        return True
     frame = fault.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

@@ -140,14 +140,14 @@ def _judged(title: str, asked: Mapping[str, Predictor], rows: Examples, note: st
             said: FloatArray = asked_in_turn(predictor, some, told=not fixed)
         except BatchPolicyError:
             raise
-        except Exception as fault:
+        except (Exception, SystemExit) as fault:
             raise BatchPolicyError(_failed(name, fault)) from fault
         found[name] = quality(said, rows.output_tokens)
     notes = [note] if note else []
     return Judged(title, len(rows), found, " ".join([*notes, *silences(found)]))
 
 
-def _failed(name: str, fault: Exception) -> str:
+def _failed(name: str, fault: BaseException) -> str:
     last = traceback.extract_tb(fault.__traceback__)[-1]
     return (
         f"predictor {name} failed: {type(fault).__name__}: {fault} "

@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from batchpolicy.config import Memory, PredictorSpec
-from batchpolicy.predictor import Predictor
+from batchpolicy.predictor import Arrivals, LengthDist, Predictor
 from batchpolicy.requests import Status
 from batchpolicy.runner import Plan, RequestFacts
 from batchpolicy.runner.asking import Asked, Asker, Question
@@ -41,6 +41,14 @@ class Odd(Waits):
     @override
     def cost_s(self, rows: int, answers: int) -> float:
         return float("nan")
+
+
+class Leaves(Waits):
+    """Ends with whatever it is asked about by name."""
+
+    @override
+    def predict(self, batch: Arrivals) -> LengthDist:
+        raise KeyboardInterrupt if batch.request_id == ["ctrl-c"] else SystemExit(3)
 
 
 def asked(*names: str) -> list[Asked]:
@@ -457,3 +465,11 @@ def test_a_tick_keeps_what_an_earlier_one_brought() -> None:
     assert told.quantiles[:, 0].tolist() == [1.0, 2.0]
     assert told.high.tolist() == [1.0, 2.0]
     assert told.seq.tolist() == [0, 0]
+
+
+def test_a_predictor_that_exits_is_at_fault_and_ctrl_c_is_none() -> None:
+    answer = Asker(Leaves(), 0.9).answer(Question([], asked("a")))
+    assert [type(fault) for fault in answer.faults] == [SystemExit]
+    assert answer.said is None
+    with pytest.raises(KeyboardInterrupt):
+        Asker(Leaves(), 0.9).answer(Question([], asked("ctrl-c")))
