@@ -92,6 +92,8 @@ def faults_of(
             yield place, f"{dotted(place)}: {cause}"
         elif one["type"] == "too_short" and not found:
             yield place, f"{dotted(place)} is empty; expected at least {context['min_length']}."
+        elif one["type"] == "int_parsing_size":
+            yield place, f"{dotted(place)} is {short(found)}; expected a smaller integer."
         elif cause is not None and not place:
             yield place, _sentence(str(cause))
         elif cause is not None:

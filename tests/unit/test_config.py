@@ -245,6 +245,11 @@ def test_what_is_no_policy_file_is_refused_in_a_line(
     assert len(found) < 300
 
 
+def test_a_number_beyond_all_integers_is_told_in_plain_words(tmp_path: Path) -> None:
+    (found,) = mistakes(tmp_path, HEAD + "policy: fcfs\nbounds: {max_overtakes: 1e30}\n")
+    assert found.endswith("bounds.max_overtakes is 1e+30; expected a smaller integer.")
+
+
 def test_a_device_that_never_ends_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^/dev/full is no ordinary file"):
         load_config("/dev/full")
