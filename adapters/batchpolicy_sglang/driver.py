@@ -64,6 +64,7 @@ class Driver:
         self._step_s = 0.0
         """Between the last two ticks: what all ranks can know of a step's time."""
         self._clock = clock
+        self._free_seats = limits.seat_counter(scheduler)
         self._offer: dict[str, None] | None = {}
         """Requests that may start in this pass, in order; None for all of them."""
         self._waiting: dict[str, Any] = {}
@@ -304,7 +305,7 @@ class Driver:
         if self._steps % PUBLISH_STEPS == 0:
             publish(self.runner.counters)
         return self.runner.plan(
-            limits.free_blocks(scheduler), limits.free_seats(scheduler, running_batch)
+            limits.free_blocks(scheduler), self._free_seats(running_batch)
         )
 
     def _leaves(self, rid: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from batchpolicy.policy import Limits
 from batchpolicy_sglang.seams import upstream
+from batchpolicy_sglang.seams.batches import is_told
 
 
 def max_running(scheduler: Any) -> int:
@@ -39,11 +41,28 @@ def max_loras(scheduler: Any) -> int | None:
     return int(scheduler.max_loras_per_batch) if scheduler.enable_lora else None
 
 
-def free_seats(scheduler: Any, running_batch: Any) -> int:
-    """Requests that may start in this step."""
-    taken = len(running_batch.reqs) + (scheduler.chunked_req is not None)
-    rows = int(scheduler.req_to_token_pool.available_size())
-    return min(_cap_of_one(scheduler) - taken, rows)
+def seat_counter(scheduler: Any) -> Callable[[Any], int]:
+    """What counts the requests that may start beside a running batch, as SGLang will count."""
+    native = scheduler.get_num_allocatable_reqs
+    told_batch, told_rows = (
+        is_told(scheduler, "get_num_allocatable_reqs", what)
+        for what in ("running_batch", "num_held_rows")
+    )
+
+    def free_seats(running_batch: Any) -> int:
+        running = len(running_batch.reqs)
+        # A prompt that is midway goes on in the step, and is one of those that the count is of.
+        midway = 0 if scheduler.chunked_req is None else 1
+        if told_rows:
+            found = native(running, running_batch=running_batch, num_held_rows=midway)
+        elif told_batch:
+            # Before 0.5.23 the row that it holds is taken and needed once more.
+            found = native(running, running_batch=running_batch)
+        else:
+            found = native(running)
+        return int(found) - midway
+
+    return free_seats
 
 
 def total_blocks(scheduler: Any) -> int:

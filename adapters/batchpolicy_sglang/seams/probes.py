@@ -24,6 +24,7 @@ _SCHEDULER = (
     "_add_request_to_queue",
     "get_next_batch_to_run",
     "get_new_batch_prefill",
+    "get_num_allocatable_reqs",
     "process_batch_result",
     "abort_request",
 )
