@@ -18,6 +18,7 @@ from batchpolicy.profiles import load_profile
 from batchpolicy.requests import FloatArray
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.metrics import METRICS, Metric
+from batchpolicy_tuning.prefix_cache import on
 from batchpolicy_tuning.replay import Replay
 from batchpolicy_tuning.saturation import Saturate, backlog
 from batchpolicy_tuning.statistics import CONFIDENCE, LEVEL, changed_by, holm
@@ -148,11 +149,14 @@ def _serve(
 ) -> Mapping[str, Mapping[str, FloatArray]]:
     """Metrics by policy, shape ``(replications, runs)``."""
     profile = load_profile(PROFILE)
-    limits = EngineLimits(
-        max_num_seqs=SEATS,
-        max_num_batched_tokens=2048,
-        kv_blocks=profile.kv_tokens // 16,
-        prefix_cache=True,
+    limits = on(
+        engine,
+        EngineLimits(
+            max_num_seqs=SEATS,
+            max_num_batched_tokens=2048,
+            kv_blocks=profile.kv_tokens // 16,
+            prefix_cache=True,
+        ),
     )
     source = workload_named(WORKLOAD, pairs=replications, requests=REQUESTS, classes=None)
     drawn = [source.replication(k, 0) for k in range(replications)]

@@ -17,6 +17,7 @@ from batchpolicy_tuning.arms import Arm
 from batchpolicy_tuning.gates import check_gates
 from batchpolicy_tuning.metrics import METRICS, Metric
 from batchpolicy_tuning.pool import Workers
+from batchpolicy_tuning.prefix_cache import refuse_shared_prefixes
 from batchpolicy_tuning.replay import Outcome, Replay
 from batchpolicy_tuning.saturation import Saturate, backlog
 from batchpolicy_tuning.statistics import MARGIN, Comparison, compare
@@ -54,6 +55,8 @@ class Plan:
     margin: float = MARGIN
     """Largest change that is equivalent: of the baseline, or in points of a share."""
     gates: Sequence[Gate] = ()
+    cacheless: str = ""
+    """The engine, where it has no prefix cache and nobody has said that there be none."""
 
 
 class Targets(NamedTuple):
@@ -139,7 +142,8 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         When a request cannot fit into the limits, or no load can be set.
     ConfigError
         When the limits let a step leave the profile's envelope, a request is longer
-        than it can time, or a gate asks for what is not measured.
+        than it can time, a gate asks for what is not measured, or requests share
+        prefixes and the engine has no cache for them.
     RunFailed
         When a run ends with an error of its own.
     """
@@ -151,6 +155,12 @@ def run_comparison(plan: Plan, progress: Progress) -> Results:
         drawn.append(plan.source.replication(k, plan.seed))
         progress.advance()
     check_fit(drawn, plan.limits)
+    if plan.cacheless:
+        refuse_shared_prefixes(
+            drawn,
+            f"{plan.cacheless} has no prefix cache",
+            "compare on an engine that has one, or without it: --no-prefix-cache",
+        )
     check_gates(plan.gates, _classes(drawn))
     extended = plan.profile.is_extended(max(_tokens(r) for w in drawn for r in w.requests))
     natural_rate = arrival_rate(drawn)

@@ -157,6 +157,7 @@ def notes(results: Results) -> list[str]:
     loras = "" if most is None else f"{most} LoRA adapter{'s' if most > 1 else ''} at once, "
     found = [
         *plan.source.notes,
+        *([f"Without a prefix cache, which {plan.cacheless} has not."] if plan.cacheless else []),
         f"Replayed on {results.engine_version} under a virtual clock"
         f"{', asynchronous scheduling' if plan.limits.async_scheduling else ''}, "
         f"{plan.limits.max_num_seqs} "

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,52 @@ def test_the_command_prints_a_table_and_who_pays(
 def test_quiet_says_nothing_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ab", "fcfs", "priority", *SMALL, "--quiet"]) == 0
     assert not capsys.readouterr().err
+
+
+_ON_SGLANGS = ("--requests", "40", "--pairs", "2", "--jobs", "1", "--engine", "light-sglang")
+
+
+def test_an_engine_without_a_prefix_cache_goes_without_and_the_report_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["ab", "fcfs", "priority", *_ON_SGLANGS, "--workload", "chat-and-batch", "--quiet"]
+    told: list[dict[str, Any]] = []
+    for i, more in enumerate(([], ["--no-prefix-cache"])):
+        assert main([*arguments, *more, "--json", str(tmp_path / f"{i}.json")]) == 0
+        told.append(json.loads((tmp_path / f"{i}.json").read_text()))
+    note = "Without a prefix cache, which light-sglang has not."
+    assert [note in one["notes"] for one in told] == [True, False]
+    assert note in capsys.readouterr().out
+    assert not any(one["limits"]["prefix_cache"] for one in told)
+    first, second = (one["loads"][0]["policies"] for one in told)
+    assert [p["runs"][0]["sha256"] for p in first] == [p["runs"][0]["sha256"] for p in second]
+
+
+def test_an_engine_with_a_prefix_cache_has_it_by_default(tmp_path: Path) -> None:
+    arguments = ["ab", "fcfs", "priority", *SMALL, "--quiet", "--json", str(tmp_path / "out")]
+    for more, cached in (([], True), (["--no-prefix-cache"], False)):
+        assert main([*arguments, *more]) == 0
+        assert json.loads((tmp_path / "out").read_text())["limits"]["prefix_cache"] is cached
+
+
+def test_a_prefix_cache_that_an_engine_lacks_is_refused_with_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("--workload", "chat-and-batch", "--prefix-cache")
+    told = _refused(capsys, "fcfs", "priority", *_ON_SGLANGS, *asked, "--quiet")
+    assert "--prefix-cache: engine light-sglang has no prefix cache; leave it out" in told
+    assert told.endswith("or use an engine that has one: sglang")
+
+
+def test_prefixes_that_no_cache_would_reuse_are_refused_unless_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sessions = str(ROOT / "examples/workloads/chat-sessions.yaml")
+    arguments = ("fcfs", "priority", *_ON_SGLANGS, "--workload", sessions, "--quiet")
+    told = _refused(capsys, *arguments)
+    assert "requests share prefixes, and light-sglang has no prefix cache" in told
+    assert told.endswith("or without it: --no-prefix-cache")
+    assert main(["ab", *arguments, "--no-prefix-cache"]) == 0
 
 
 @pytest.mark.parametrize(

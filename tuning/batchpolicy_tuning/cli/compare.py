@@ -24,6 +24,7 @@ from batchpolicy_tuning.cli.options import only_engine, parse_loads, parse_margi
 from batchpolicy_tuning.cli.progress import progress_shown
 from batchpolicy_tuning.cli.tables import show
 from batchpolicy_tuning.pool import interrupted_once
+from batchpolicy_tuning.prefix_cache import settled
 from batchpolicy_tuning.workloads.catalog import EMBEDDED, workload_named
 
 MOST_PROCESSES = 8
@@ -83,8 +84,13 @@ def compare(
         bool, typer.Option(help="Plan each step before the results of the last, as on a GPU.")
     ] = False,
     prefix_cache: Annotated[
-        bool, typer.Option(help="Reuse the KV of equal prefixes, as vLLM does by default.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Reuse the KV of equal prefixes; by default where the engine can.",
+            show_default=False,
+        ),
+    ] = None,
     max_loras: Annotated[
         int | None,
         typer.Option(
@@ -134,12 +140,14 @@ def compare(
         raise ConfigError(
             f"one block of {block_size:,} tokens is more than the KV pool of {pool_tokens:,}"
         )
+    engine = engine or only_engine()
+    cached = settled(engine, prefix_cache)
     limits = EngineLimits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         kv_blocks=pool_tokens // block_size,
         kv_block_tokens=block_size,
-        prefix_cache=prefix_cache,
+        prefix_cache=cached,
         async_scheduling=async_scheduling,
         max_loras=max_loras,
     )
@@ -151,7 +159,7 @@ def compare(
         )
     processes = jobs or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
     plan = ab.Plan(
-        make_engine=functools.partial(registry.engine, engine or only_engine()),
+        make_engine=functools.partial(registry.engine, engine),
         arms=arms,
         source=workload_named(workload, pairs=pairs, requests=requests, classes=classes),
         loads=loads,
@@ -162,6 +170,7 @@ def compare(
         processes=min(processes, pairs * len(arms)),
         margin=parse_margin(margin),
         gates=asked,
+        cacheless=engine if prefix_cache is None and not cached else "",
     )
     with interrupted_once():
         with progress_shown(quiet) as progress:

@@ -14,6 +14,8 @@ from batchpolicy_tuning import output
 from batchpolicy_tuning.tune.settings import Setting
 
 NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+_VLLM_BLOCK_TOKENS = 16
+"""What vLLM takes by default."""
 _SECTIONS = ("preempt", "bounds", "queue", "memory", "predictor", "limits", "requests")
 
 
@@ -79,9 +81,13 @@ def flags(limits: EngineLimits) -> dict[str, str]:
         vllm.append(f"--long-prefill-token-threshold {limits.long_prefill_token_threshold}")
     if limits.watermark:
         vllm.append(f"--watermark {limits.watermark:g}")
+    if limits.kv_block_tokens != _VLLM_BLOCK_TOKENS:
+        vllm.append(f"--block-size {limits.kv_block_tokens}")
     sglang = [
         f"--max-running-requests {limits.max_num_seqs}",
         f"--chunked-prefill-size {limits.max_num_batched_tokens}",
         f"--max-prefill-tokens {limits.max_num_batched_tokens}",
+        # By default one token, on some devices 64.
+        f"--page-size {limits.kv_block_tokens}",
     ]
     return {"vllm": " ".join(vllm), "sglang": " ".join(sglang)}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import cast
 
 from batchpolicy import registry
 from batchpolicy.document import Document, Loc, dotted
-from batchpolicy.engine import Engine, EngineLimits
-from batchpolicy.errors import BatchPolicyError, ConfigError
+from batchpolicy.engine import EngineLimits
+from batchpolicy.errors import BatchPolicyError
 from batchpolicy.workload import Workload
+from batchpolicy_tuning.prefix_cache import CACHE, TWINS, has_one, refuse_shared_prefixes
 from batchpolicy_tuning.tune.space import Parameter
 from batchpolicy_tuning.tune.study_file import EngineStart, StudyFile
 
-TWINS = {"vllm": "light", "sglang": "light-sglang"}
-"""Light engines that plan as the real ones do."""
 TUNED_LIMITS = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -26,7 +25,7 @@ TUNED_LIMITS = (
 """Limits that a search may vary; of these a light engine keeps what its real one keeps."""
 _DEFAULTS = {o.name: o.default for o in fields(EngineLimits) if o.default is not MISSING}
 """Of the limits that an engine may be without."""
-CACHE, STEP = "prefix_cache", "max_num_batched_tokens"
+STEP = "max_num_batched_tokens"
 
 
 def search_engine(file: StudyFile) -> str:
@@ -37,24 +36,13 @@ def search_engine(file: StudyFile) -> str:
 def has_prefix_cache(file: StudyFile) -> bool:
     """Whether finalists run with one: as the file says, else where their engine has it."""
     said = file.limits.prefix_cache
-    if said is not None:
-        return said
-    # Real ones have it, which takes no import of them.
-    return file.engine in TWINS or not _lacks(file.engine, CACHE)
-
-
-def on(engine: Engine, limits: EngineLimits) -> EngineLimits:
-    """The limits as an engine takes them: without the prefix cache where it has none.
-
-    Whatever else it does not keep is refused when a study is read.
-    """
-    return replace(limits, prefix_cache=limits.prefix_cache and CACHE not in engine.without)
+    return has_one(file.engine) if said is None else said
 
 
 def note_of_cache(file: StudyFile) -> tuple[str, ...]:
     """That trials run without the prefix cache that finalists have."""
     trials = search_engine(file)
-    if not (has_prefix_cache(file) and _lacks(trials, CACHE)):
+    if not has_prefix_cache(file) or has_one(trials):
         return ()
     return (f"trials run without a prefix cache, which {trials} has not; finalists have it",)
 
@@ -65,19 +53,16 @@ def check_prefixes(file: StudyFile, workloads: Sequence[Workload]) -> None:
     Raises
     ------
     ConfigError
-        Saying how many there are: a load that is set without the cache is another one.
+        Saying how many there are.
     """
     if not note_of_cache(file):
         return
-    requests = [r for one in workloads for r in one.requests]
-    share = sum(bool(r.session or r.prefix_blocks or r.prefix_tokens) for r in requests)
-    if share:
-        raise ConfigError(
-            f"{share:,} of {len(requests):,} requests share prefixes, and trials would run on "
-            f"{search_engine(file)}, which has no prefix cache; run them where finalists run, "
-            f"search: {{engine: {file.engine}}}, or without a cache, limits: {{prefix_cache: "
-            "false}"
-        )
+    refuse_shared_prefixes(
+        workloads,
+        f"trials would run on {search_engine(file)}, which has no prefix cache",
+        f"run them where finalists run, search: {{engine: {file.engine}}}, or without a cache, "
+        "limits: {prefix_cache: false}",
+    )
 
 
 def refuse_what_engines_lack(document: Document, file: StudyFile) -> None:

@@ -13,9 +13,10 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.nearest import near
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.ab import check_fit
+from batchpolicy_tuning.prefix_cache import on
 from batchpolicy_tuning.replay import Replay
 from batchpolicy_tuning.saturation import Saturate, backlog
-from batchpolicy_tuning.tune.engine_limits import check_prefixes, note_of_cache, on
+from batchpolicy_tuning.tune.engine_limits import check_prefixes, note_of_cache
 from batchpolicy_tuning.tune.judging import Goal, Limit
 from batchpolicy_tuning.tune.measuring import Sample, value_of
 from batchpolicy_tuning.tune.records import Value

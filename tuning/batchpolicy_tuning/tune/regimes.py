@@ -18,9 +18,9 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.nearest import near
 from batchpolicy.requests import FloatArray
 from batchpolicy_tuning.measured import measured_rows
+from batchpolicy_tuning.prefix_cache import on
 from batchpolicy_tuning.replay import Replay
 from batchpolicy_tuning.tune.deploy import NAMES, flags, policy_document, write_policy
-from batchpolicy_tuning.tune.engine_limits import on
 from batchpolicy_tuning.tune.problem import draw, setting_of
 from batchpolicy_tuning.tune.result import StudyResult, read_result
 from batchpolicy_tuning.tune.settings import Setting

@@ -66,9 +66,19 @@ def test_flags_are_those_of_each_engine() -> None:
         "--watermark 0.05"
     )
     assert found["sglang"] == (
-        "--max-running-requests 64 --chunked-prefill-size 2048 --max-prefill-tokens 2048"
+        "--max-running-requests 64 --chunked-prefill-size 2048 --max-prefill-tokens 2048 "
+        "--page-size 16"
     )
     assert "threshold" not in flags(LIMITS)["vllm"]
+
+
+def test_flags_name_the_kv_block_where_an_engine_would_take_another() -> None:
+    found = flags(replace(LIMITS, kv_block_tokens=32))
+    assert found["vllm"].endswith(" --block-size 32")
+    assert found["sglang"].endswith(" --page-size 32")
+    # SGLang would take one token.
+    assert "block" not in flags(LIMITS)["vllm"]
+    assert flags(replace(LIMITS, kv_block_tokens=1))["sglang"].endswith(" --page-size 1")
 
 
 def test_the_engine_of_the_study_is_the_one_to_start() -> None:

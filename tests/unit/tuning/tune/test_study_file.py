@@ -10,8 +10,9 @@ import pytest
 from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
+from batchpolicy_tuning.prefix_cache import on
 from batchpolicy_tuning.tune import study_file
-from batchpolicy_tuning.tune.engine_limits import TUNED_LIMITS, on
+from batchpolicy_tuning.tune.engine_limits import TUNED_LIMITS
 from batchpolicy_tuning.tune.problem import draw
 from batchpolicy_tuning.tune.space import POLICY
 from batchpolicy_tuning.tune.study import Study, changed_parts, read_study
