@@ -304,9 +304,7 @@ class Driver:
             self._reconcile()
         if self._steps % PUBLISH_STEPS == 0:
             publish(self.runner.counters)
-        return self.runner.plan(
-            limits.free_blocks(scheduler), self._free_seats(running_batch)
-        )
+        return self.runner.plan(limits.free_blocks(scheduler), self._free_seats(running_batch))
 
     def _leaves(self, rid: str) -> None:
         """A request does not wait any more, if it did."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -61,6 +61,7 @@ def test_it_starts_by_the_policy_and_refuses_whom_the_queue_has_no_place_for(
     gate.touch()
     options = [
         *OPTIONS,
+        "--enable-metrics",
         "--max-running-requests",
         "4",
         "--page-size",
@@ -74,34 +75,27 @@ def test_it_starts_by_the_policy_and_refuses_whom_the_queue_has_no_place_for(
         # SGLang's own check; it ends the server as soon as two ranks differ.
         environment["SGLANG_ENABLE_RANK_CONSENSUS_CHECKER"] = "1"
         environment["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"
-    ended: list[str] = []
-    answers: dict[str, httpx.Response] = {}
     with Server(model, tmp_path / "log", *options, **environment) as server:
         server.wait_until_ready()
         client = httpx.Client(base_url=server.url, timeout=120.0)
         with client, ThreadPoolExecutor(10) as pool:
-
-            def one(rid: str, prompt: int, room: int, priority: int) -> None:
-                answers[rid] = ask(client, rid, prompt, room, priority)
-                ended.append(rid)
-
             # Their KV is on its way, and they hold all places that there are.
-            jobs: list[Future[None]] = [
-                pool.submit(one, f"held{i}", 20, HELD_ROOM, 0) for i in range(4)
-            ]
+            held = [pool.submit(ask, client, f"held{i}", 20, HELD_ROOM, 0) for i in range(4)]
             wait_until(client, "prefill_inflight_queue_reqs", 4)
             # SGLang's own direction: higher is more urgent.
-            for i in (2, 1, 3):
-                jobs.append(pool.submit(one, f"r{i}", STEP, 10 + i, i))
+            waiting = {
+                f"r{i}": pool.submit(ask, client, f"r{i}", STEP, 10 + i, i) for i in (2, 1, 3)
+            }
             wait_until(client, "waiting", 3)
-            one("least", 20, 20, -9)
+            least = ask(client, "least", 20, 20, -9)
             counted = client.get("/server_info").json()["internal_states"][0]["batchpolicy"]
             gate.unlink()
-            for job in jobs:
-                job.result()
-    assert answers["least"].status_code == 503
-    assert "batchpolicy: refused: 3 may wait" in answers["least"].text
-    assert [rid for rid in ended if rid.startswith("r")] == ["r3", "r2", "r1"]
-    assert all(answers[rid].status_code == 200 for rid in ended if rid != "least")
+            assert all(answer.result().status_code == 200 for answer in held)
+            told = {rid: answer.result().json()["meta_info"] for rid, answer in waiting.items()}
+    assert least.status_code == 503
+    assert "batchpolicy: refused: 3 may wait" in least.text
+    # As the server saw them end: threads here may wake up in any order.
+    ended = sorted(told, key=lambda rid: told[rid]["request_finished_ts"])
+    assert ended == ["r3", "r2", "r1"]
     assert counted["counters"]["admitted"] == 4
     assert "adapter_faults" not in counted["counters"]

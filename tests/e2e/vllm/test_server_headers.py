@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -99,25 +99,37 @@ def wait_for(client: httpx.Client, *, waiting: int) -> None:
     raise AssertionError("the requests do not queue")
 
 
+@contextmanager
+def holding_the_seat(client: httpx.Client) -> Iterator[None]:
+    """Inside, a request has the only seat; on leaving, its client is gone."""
+    body = {"model": MODEL, "prompt": "Tell me", "max_tokens": 30_000, "ignore_eos": True}
+    headers = {"X-Tenant": "a", "X-Session-ID": "s"}
+    with client.stream(
+        "POST", "/v1/completions", json=body | {"stream": True}, headers=headers
+    ) as stream:
+        # Kept: without it the response would be closed.
+        lines = stream.iter_lines()
+        assert next(lines).startswith("data:")
+        yield
+
+
 def test_headers_of_concurrent_requests_reach_the_policy(servers: dict[str, Server]) -> None:
     server = servers["good"]
     server.wait_until_ready()
     with httpx.Client(base_url=server.url, timeout=120.0) as client, ThreadPoolExecutor() as pool:
-        # Holds the only seat until all others wait.
-        pool.submit(post, client, 6000, {}, X_Tenant="a", X_Session_ID="s")
-        wait_for(client, waiting=0)
         answers: dict[str, Future[float]] = {}
-        for target, tenant in (("300", "a"), ("100", "b"), ("200", "Größe")):
-            answers[target] = pool.submit(
-                post,
-                client,
-                400,
-                {"ttft_slo_s": 500 - int(target), "x-tenant": "forged"},
-                X_Tenant=tenant,
-                X_Session_ID=f"s{target}",
-                X_Batchpolicy_Ttft_Slo_S=target,
-            )
-            wait_for(client, waiting=len(answers))
+        with holding_the_seat(client):
+            for target, tenant in (("300", "a"), ("100", "b"), ("200", "Größe")):
+                answers[target] = pool.submit(
+                    post,
+                    client,
+                    400,
+                    {"ttft_slo_s": 500 - int(target), "x-tenant": "forged"},
+                    X_Tenant=tenant,
+                    X_Session_ID=f"s{target}",
+                    X_Batchpolicy_Ttft_Slo_S=target,
+                )
+                wait_for(client, waiting=len(answers))
         came_s = {target: answer.result() for target, answer in answers.items()}
     assert sorted(came_s, key=lambda target: came_s[target]) == ["100", "200", "300"]
     assert "Traceback" not in server.output
