@@ -9,9 +9,8 @@ from batchpolicy import registry
 from batchpolicy.engine import Engine, EngineLimits
 from batchpolicy.errors import BatchPolicyError, ConfigError
 from batchpolicy.workload import Workload
+from batchpolicy_tuning.engines import TWINS
 
-TWINS = {"vllm": "light", "sglang": "light-sglang"}
-"""Light engines that plan as the real ones do."""
 CACHE = "prefix_cache"
 
 

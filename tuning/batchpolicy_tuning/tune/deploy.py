@@ -90,4 +90,7 @@ def flags(limits: EngineLimits) -> dict[str, str]:
         # By default one token, on some devices 64.
         f"--page-size {limits.kv_block_tokens}",
     ]
+    if not limits.prefix_cache:
+        vllm.append("--no-enable-prefix-caching")
+        sglang.append("--disable-radix-cache")
     return {"vllm": " ".join(vllm), "sglang": " ".join(sglang)}

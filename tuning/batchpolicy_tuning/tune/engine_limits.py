@@ -12,7 +12,8 @@ from batchpolicy.document import Document, Loc, dotted
 from batchpolicy.engine import EngineLimits
 from batchpolicy.errors import BatchPolicyError
 from batchpolicy.workload import Workload
-from batchpolicy_tuning.prefix_cache import CACHE, TWINS, has_one, refuse_shared_prefixes
+from batchpolicy_tuning.engines import TWINS
+from batchpolicy_tuning.prefix_cache import CACHE, has_one, refuse_shared_prefixes
 from batchpolicy_tuning.tune.space import Parameter
 from batchpolicy_tuning.tune.study_file import EngineStart, StudyFile
 

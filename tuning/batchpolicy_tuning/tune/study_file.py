@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from batchpolicy.component import Component
+from batchpolicy_tuning.engines import engine_here
 from batchpolicy_tuning.tune.sampler import SamplerName
 
 Word = Annotated[str, Field(min_length=1)]
-LIGHT, REAL = "light", ("vllm", "sglang")
-
-
-def engine_here() -> str:
-    """The real engine that is installed here, of which there is one at most, else light."""
-    return next((name for name in REAL if find_spec(name) is not None), LIGHT)
 
 
 class WorkloadSpec(Component):

@@ -14,7 +14,9 @@ from tests.support.small_model import saved
 from tests.support.studies import study
 
 POLICIES = Path(__file__).parents[4] / "examples" / "policies"
-LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048, kv_blocks=1000)
+LIMITS = EngineLimits(
+    max_num_seqs=64, max_num_batched_tokens=2048, kv_blocks=1000, prefix_cache=True
+)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +92,9 @@ def test_the_engine_of_the_study_is_the_one_to_start() -> None:
     assert of_vllm[-2:] == (f"  deploy: {vllm}", "  SGLang: --max-running-requests 16")
     of_sglang = summary_of(study(study={"kind": "Study", "engine": "sglang"}), "it is better")
     assert of_sglang[-2:] == (f"  deploy: {sglang}", "  vLLM: --max-num-seqs 16")
+
+
+def test_who_measured_without_a_prefix_cache_deploys_without_one() -> None:
+    found = flags(replace(LIMITS, prefix_cache=False))
+    assert found["vllm"].endswith(" --no-enable-prefix-caching")
+    assert found["sglang"].endswith(" --disable-radix-cache")

@@ -10,8 +10,8 @@ import pytest
 from batchpolicy import registry
 from batchpolicy.cli import main
 from batchpolicy.errors import ConfigError
+from batchpolicy_tuning import engines
 from batchpolicy_tuning.prefix_cache import on
-from batchpolicy_tuning.tune import study_file
 from batchpolicy_tuning.tune.engine_limits import TUNED_LIMITS
 from batchpolicy_tuning.tune.problem import draw
 from batchpolicy_tuning.tune.space import POLICY
@@ -56,8 +56,8 @@ def test_a_short_study_has_the_defaults(tmp_path: Path) -> None:
 def test_finalists_run_on_the_engine_that_is_installed(
     monkeypatch: pytest.MonkeyPatch, installed: list[str], engine: str
 ) -> None:
-    monkeypatch.setattr(study_file, "find_spec", lambda name: name in installed or None)
-    assert study_file.engine_here() == engine
+    monkeypatch.setattr(engines, "find_spec", lambda name: name in installed or None)
+    assert engines.engine_here() == engine
 
 
 @pytest.mark.parametrize(
