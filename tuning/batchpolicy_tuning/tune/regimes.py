@@ -24,7 +24,7 @@ from batchpolicy_tuning.tune.deploy import NAMES, flags, policy_document, write_
 from batchpolicy_tuning.tune.problem import draw, setting_of
 from batchpolicy_tuning.tune.result import StudyResult, read_result
 from batchpolicy_tuning.tune.settings import Setting
-from batchpolicy_tuning.tune.study import Study, read_study, with_search
+from batchpolicy_tuning.tune.study import Study, changed_parts, read_study, with_search
 
 NAME = "regimes"
 APART = 1.5
@@ -99,11 +99,18 @@ def read_won(name: str, folder: Path) -> Won:
             f"{name}={folder}: {result.conclusion}, so that there is nothing to deploy: {why} "
             "Run more trials or more held-out slices, or leave this row out."
         )
+    if not Path(result.file).is_file():
+        raise ConfigError(
+            f"{name}={folder}: its study {result.file} is not here; expected this command where "
+            "tune ran."
+        )
     # A command line may have named another seed than the file.
     study = with_search(read_study(Path(result.file)), trials=None, seed=result.seed)
-    if study.fingerprint() != result.fingerprint:
+    parts, _ = changed_parts(result.fingerprint, study.fingerprint())
+    if parts:
         raise ConfigError(
-            f"{name}={folder}: {result.file} has changed since; tune it again, or bring it back."
+            f"{name}={folder}: {result.file} has changed since, in {', '.join(parts)}; tune it "
+            "again, or bring it back."
         )
     trial = next(one for one in result.trials if one.number == result.winner)
     setting = setting_of(study, trial.origin, trial.label, trial.parameters)

@@ -138,3 +138,20 @@ def test_the_mean_load_is_that_of_what_lives_over_time() -> None:
     kv = EngineLimits(max_num_seqs=300, max_num_batched_tokens=64, kv_blocks=10)
     # 100 tokens for 15 s, 5 more for 4 s, 25 more for 4 s; of 160.
     assert math.isclose(mean_load(run, kv), (1500 + 20 + 100) / 10 / 160)
+
+
+def test_a_study_that_is_not_here_or_has_changed_is_told_with_what_to_do(
+    studies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = read_result(studies / "peak")
+    for file, said in (
+        (tmp_path / "moved.yaml", "is not here; expected this command where tune ran"),
+        (tmp_path / "other.yaml", "has changed since, in objectives; tune it again"),
+    ):
+        changed = Path(result.file).read_text() + "objectives: [throughput]\n"
+        (tmp_path / "other.yaml").write_text(changed)
+        (tmp_path / FILE).write_text(
+            result.model_copy(update={"file": str(file)}).model_dump_json()
+        )
+        assert _join(studies, "low=low", f"peak={tmp_path}") == 2
+        assert said in capsys.readouterr().err
