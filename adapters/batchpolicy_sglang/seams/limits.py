@@ -48,16 +48,16 @@ def seat_counter(scheduler: Any) -> Callable[[Any], int]:
         is_told(scheduler, "get_num_allocatable_reqs", what)
         for what in ("running_batch", "num_held_rows")
     )
-    # SGLang itself takes no higher cap later.
-    most = max(_cap_of_one(scheduler), int(scheduler.max_running_requests) // stages(scheduler))
 
     def free_seats(running_batch: Any) -> int:
         running = len(running_batch.reqs)
         # A prompt that is midway goes on in the step, and is one of those that the count is of.
         midway = 0 if scheduler.chunked_req is None else 1
-        if running >= most:
-            # The usual case of a busy server, in which the count would cost 2 us.
-            return most - running - midway
+        # Also below 0: a cap that was lowered is one that others run beyond.
+        beyond = running - _cap_of_one(scheduler)
+        if beyond >= 0:
+            # The usual case of a busy server, in which the whole count would tell the same.
+            return -beyond - midway
         # Before 0.5.23 the row that it holds counts as taken, and it as one that needs a row.
         if told_rows:
             found = native(running, running_batch=running_batch, num_held_rows=midway)

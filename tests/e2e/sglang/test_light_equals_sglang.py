@@ -37,3 +37,12 @@ def test_no_turn_is_taken_while_a_policy_holds_all_that_wait(
     compared = Compare(lambda: random_problem(seed))(engine)
     assert compared.difference is None
     assert not compared.left_out
+
+
+@pytest.mark.parametrize("seed", [216])
+def test_a_cap_that_a_policy_lowers_while_all_seats_are_taken_displaces_as_many_alike(
+    seed: int, engine: SglangReplay
+) -> None:
+    compared = Compare(lambda: random_problem(seed))(engine)
+    assert compared.difference is None
+    assert not compared.left_out
