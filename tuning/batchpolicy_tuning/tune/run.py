@@ -112,6 +112,8 @@ def work(study: Study, place: str, watcher: Watcher) -> int:
             f"{study.path} --storage {shown_place(place)}"
         )
     parts, _ = changed_parts(stored, study.fingerprint())
+    # Finalists are run by the first command, on the engine that is installed there.
+    parts = [part for part in parts if part != "engine"]
     if parts:
         raise ConfigError(
             f"{study.path} is not the file that study {study.name!r} was started with: "

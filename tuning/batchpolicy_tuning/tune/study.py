@@ -98,6 +98,7 @@ class Study:
         said: dict[str, Any] = self.file.model_dump(mode="json")
         search = said.pop("search")
         said |= {f"search.{key}": value for key, value in search.items() if key != "trials"}
+        said["search.engine"] = self.search_engine
         for name in ("classes", "workload"):
             for spec in said["workloads"]:
                 path = Path(self.beside(spec[name])) if spec[name] else None

@@ -328,3 +328,19 @@ def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(ConfigError, match="is no study of this version"):
         read_result(tmp_path)
+
+
+def test_a_worker_may_have_another_engine_beside_it_if_trials_run_on_the_same(
+    study: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = LIGHT.partition("\n")[2]
+    path = study(engine=LIGHT)
+    out = str(path.parent / "out")
+    _tuned(path, "--trials", "2", "-q")
+    # Neither engine has to be here: trials are read from the storage, and there are enough.
+    study(engine=f"engine: vllm\n{limits}")
+    assert main(["tune", "worker", str(path), "--out", out, "-q"]) == 0
+    study(engine=f"engine: sglang\n{limits}")
+    capsys.readouterr()
+    assert main(["tune", "worker", str(path), "--out", out, "-q"]) == 2
+    assert "search.engine differ" in capsys.readouterr().err
