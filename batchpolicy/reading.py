@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import re
+import zlib
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,6 +54,18 @@ def refuse_device(path: Path) -> None:
     """Raise OSError if the file is a device, which may never end; a pipe ends with its writer."""
     if path.exists() and (path.is_char_device() or path.is_block_device()):
         raise OSError(errno.EINVAL, "it is a device, no ordinary file", str(path))
+
+
+def unpacked(path: Path) -> bytes:
+    """What a file holds, that of a ``.gz`` unpacked; every fault is an OSError with its words."""
+    refuse_device(path)
+    raw = path.read_bytes()
+    if path.suffix != ".gz":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as e:
+        raise OSError(errno.EINVAL, str(e), str(path)) from e
 
 
 def _text_of(path: Path) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import io
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.reading import refuse_device
+from batchpolicy.reading import unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +49,9 @@ def read_table(path: Path, sizes: Sequence[str], *, by_layer: bool) -> TableFile
         else than whole sizes and a time above 0, or repeats one; with file and line.
     """
     try:
-        refuse_device(path)
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        raw = unpacked(path)
         text = raw.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
+    except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         raise ConfigError(f"table {path} cannot be read: {reason}") from e
     table = TableFile(path, (), hashlib.sha256(raw).hexdigest())

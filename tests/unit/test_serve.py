@@ -205,10 +205,16 @@ def test_what_is_given_already_is_not_given_again(given: list[str]) -> None:
 
 
 def test_the_same_file_may_be_named_twice(here: Path) -> None:
-    for named in ("good.yaml", str(here / "good.yaml"), "./good.yaml"):
-        launch("m", "--additional-config", json.dumps({"batchpolicy": named, "other": 1}))
-    launch("m", "--additional-config", "{not JSON")  # of which vLLM complains
-    launch("m", "--additional-config", "[1]")
+    same = [
+        json.dumps({"batchpolicy": named, "other": 1})
+        for named in ("good.yaml", str(here / "good.yaml"), "./good.yaml")
+    ]
+    # Of what is no JSON vLLM complains.
+    for said in (*same, "{not JSON", "[1]"):
+        assert launch("m", "--additional-config", said).command[-2:] == [
+            "--additional-config",
+            said,
+        ]
 
 
 def test_middlewares_of_the_user_come_after_ours_so_that_they_see_requests_first() -> None:

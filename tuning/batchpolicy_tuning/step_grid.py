@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import csv
 import difflib
-import gzip
 import hashlib
 import io
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.errors import ConfigError
-from batchpolicy.reading import refuse_device
+from batchpolicy.reading import unpacked
 from batchpolicy.step_cost import StepShape
 
 Floats = npt.NDArray[np.float64]
@@ -115,12 +113,10 @@ def read_grid(path: Path, system: str, model: str, tp: int, backend: str) -> Gri
         When the file cannot be read, lacks a column, or has no such combination.
     """
     try:
-        refuse_device(path)
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        raw = unpacked(path)
         table = csv.DictReader(io.StringIO(raw.decode()))
         lines = list(table)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as e:
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise ConfigError(f"grid {path} cannot be read: {e}") from e
     absent = [name for name in COLUMNS if lines and name not in (table.fieldnames or ())]
     if absent:

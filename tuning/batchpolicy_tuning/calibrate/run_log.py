@@ -7,11 +7,9 @@ Other keys are ignored. Lines stand in order of ``queued_ts``.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import math
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from batchpolicy.errors import WorkloadError
-from batchpolicy.reading import refuse_device
+from batchpolicy.reading import unpacked
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_tuning.calibrate.accuracy import Latencies
 
@@ -69,11 +67,9 @@ def read_run(path: Path) -> RealRun:
         an id, or has a clock that goes backwards; with file and line.
     """
     try:
-        refuse_device(path)
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        raw = unpacked(path)
         text = raw.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
+    except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         raise RunFault(f"{path}: cannot be read: {reason}") from e
     requests: list[WorkloadRequest] = []
