@@ -12,7 +12,9 @@ def test_every_installed_order_is_measured_beside_the_others() -> None:
     said: list[str] = []
     report = OrderBench().run(said.append, quick=True)
     assert [m.what for m in report.measurements] == [
-        f"{THREE_TERMS}, {n:,} waiting" for n in QUEUES
+        f"{THREE_TERMS}, {n:,} waiting, {how}"
+        for how in ("in turn with the others", "by itself")
+        for n in QUEUES
     ]
     (table,) = report.tables
     orders = [row[0] for row in table.rows]
