@@ -19,6 +19,7 @@ from batchpolicy.quantities import parse_seconds
 from batchpolicy.targets import Gate, Measurand, ScopeKind, Target
 
 T = TypeVar("T", Target, Gate)
+Read = TypeVar("Read", Target, Gate, Measurand)
 
 _SPOKEN = {"median": "p50", "avg": "mean", "average": "mean", "p100": "max", "p0": "min"}
 _PARTS = re.compile(r"(?P<head>[^<>=@]*)(?P<sign>[<>=]+)(?P<bound>[^@]*)(?:@(?P<scope>.*))?", re.S)
@@ -48,7 +49,7 @@ def parse_targets(texts: Iterable[str]) -> list[Target]:
     ConfigError
         Names the mistakes of all texts at once.
     """
-    return _parse_all("targets", texts, _read_bound, Target)
+    return _each("targets", texts, lambda text: _parse(text, _read_bound, Target))
 
 
 def parse_gates(texts: Iterable[str]) -> list[Gate]:
@@ -59,7 +60,7 @@ def parse_gates(texts: Iterable[str]) -> list[Gate]:
     ConfigError
         Names the mistakes of all texts at once.
     """
-    return _parse_all("gates", texts, _read_change, Gate)
+    return _each("gates", texts, lambda text: _parse(text, _read_change, Gate))
 
 
 def parse_measurands(texts: Iterable[str]) -> list[Measurand]:
@@ -70,17 +71,7 @@ def parse_measurands(texts: Iterable[str]) -> list[Measurand]:
     ConfigError
         Names the mistakes of all texts at once.
     """
-    found: list[Measurand] = []
-    lines: list[str] = []
-    for text in texts:
-        one, faults = _parse_measurand(text)
-        if one is None:
-            lines.append(f"  {text!r}: {'; '.join(faults)}")
-        else:
-            found.append(one)
-    if lines:
-        raise ConfigError("objectives that cannot be read:\n" + "\n".join(lines))
-    return found
+    return _each("objectives", texts, _parse_measurand)
 
 
 def _parse_measurand(text: str) -> tuple[Measurand | None, list[str]]:
@@ -99,11 +90,13 @@ def _parse_measurand(text: str) -> tuple[Measurand | None, list[str]]:
 _ReadBound = Callable[[str, str, Metric | None, list[str]], float]
 
 
-def _parse_all(what: str, texts: Iterable[str], read_bound: _ReadBound, make: type[T]) -> list[T]:
-    found: list[T] = []
+def _each(
+    what: str, texts: Iterable[str], parse: Callable[[str], tuple[Read | None, list[str]]]
+) -> list[Read]:
+    found: list[Read] = []
     lines: list[str] = []
     for text in texts:
-        one, faults = _parse(text, read_bound, make)
+        one, faults = parse(text)
         if one is None:
             lines.append(f"  {text!r}: {'; '.join(faults)}")
         else:
