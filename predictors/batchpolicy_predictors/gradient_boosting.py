@@ -13,10 +13,19 @@ from batchpolicy.plugin_modules import absolute
 from batchpolicy.predictor import Arrivals, LengthDist, Predictor, within
 from batchpolicy.requests import BoolArray, FloatArray, IntArray
 from batchpolicy_predictors.histories import TenantHistory
-from batchpolicy_predictors.model import Model
+from batchpolicy_predictors.model import Ensemble, Model
 from batchpolicy_predictors.model_file import read_model
 from batchpolicy_predictors.residuals import Residuals
 from batchpolicy_predictors.samples import between
+from batchpolicy_predictors.weighing import Weighing
+
+
+class Learned:
+    """What answers have taught about an ensemble since its training."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self.residuals = Residuals(ensemble.residuals)
+        self.weighing = Weighing(ensemble.losses)
 
 
 class GradientBoosting(Predictor):
@@ -26,8 +35,8 @@ class GradientBoosting(Predictor):
     the quantiles are those of the latest errors, first those of the training. So a bias, such
     as another model's longer answers, goes as answers come, and the order stays the model's.
     Token ids count if they are those that it was trained on; without them a second set of
-    trees does with the rest. Where tenants tell more than prompts do, their histories have
-    the weight that did best in training.
+    trees does with the rest. Each quantile goes towards that of the tenant's history as far
+    as that has served better of late, first in training.
 
     References
     ----------
@@ -41,9 +50,9 @@ class GradientBoosting(Predictor):
     """Whether answers that come correct the quantiles."""
 
     _model: Model = PrivateAttr()
-    _with_ids: Residuals = PrivateAttr()
-    _plain: Residuals = PrivateAttr()
-    _history: TenantHistory = PrivateAttr(default_factory=TenantHistory)
+    _with_ids: Learned = PrivateAttr()
+    _plain: Learned = PrivateAttr()
+    _history: TenantHistory = PrivateAttr()
 
     @field_validator("model")
     @classmethod
@@ -55,59 +64,69 @@ class GradientBoosting(Predictor):
     @override
     def model_post_init(self, context: object) -> None:
         self._model = model = read_model(self.model)
-        self._plain = Residuals(model.plain.residuals)
-        self._with_ids = Residuals((model.with_ids or model.plain).residuals)
+        self._plain = Learned(model.plain)
+        self._with_ids = Learned(model.with_ids or model.plain)
+        self._history = TenantHistory.after(model.lengths)
 
     @override
     def predict(self, batch: Arrivals) -> LengthDist:
-        model, history = self._model, self._said_before(batch)
+        history = self._history.quantiles_of(batch.tenant)
         known, location, scale = self._expected(batch, history)
-        errors = np.where(known[:, None], self._with_ids.quantiles, self._plain.quantiles)
-        # Within what a float holds; ceilings come next.
-        logs = np.minimum(location[:, None] + scale[:, None] * errors, 60.0)
-        found = np.exp(logs)
-        if history is not None:
-            weights = (model.plain.weight, (model.with_ids or model.plain).weight)
-            found = between(history, found, np.where(known, weights[1], weights[0])[:, None])
-        return within(found, batch.max_tokens)
+        said = self._quantiles(known, location, scale)
+        told, plain = self._with_ids.weighing.weights, self._plain.weighing.weights
+        return within(
+            between(history, said, np.where(known[:, None], told, plain)), batch.max_tokens
+        )
 
     @override
     def observe(self, batch: Arrivals, output_tokens: IntArray) -> None:
         if not len(batch):
             return
         if self.online:
-            known, location, scale = self._expected(batch, self._said_before(batch))
-            errors = (np.log(np.maximum(output_tokens, 1)) - location) / scale
-            self._with_ids.add(errors[known])
-            self._plain.add(errors[~known])
+            self._learn(batch, output_tokens)
         self.recall(batch, output_tokens)
 
     def recall(self, batch: Arrivals, output_tokens: IntArray) -> None:
-        """Take answers of before, such as those of the training, into the tenants' history only.
+        """Take answers of before, such as those of the training, into the history only.
 
         As ``observe`` would, but for the errors: those of rows that it was fitted to are small.
         """
-        if self._model.uses_history:
-            self._history.observe(batch, output_tokens)
+        self._history.observe(batch, output_tokens)
 
     @override
     def counts(self) -> Mapping[str, int]:
-        return {"predictor_shifts": self._with_ids.shifts + self._plain.shifts}
+        return {"predictor_shifts": self._with_ids.residuals.shifts + self._plain.residuals.shifts}
 
     @override
     def cost_s(self, rows: int, answers: int) -> float:
-        return 9e-5 * (rows > 0) + 6e-6 * rows + 1.2e-4 * answers
+        return 9e-5 * (rows > 0) + 6e-6 * rows + 1.7e-4 * answers
 
-    def _said_before(self, batch: Arrivals) -> FloatArray | None:
-        """Quantiles that the tenants' histories say, where the model uses them."""
-        return self._history.quantiles_of(batch.tenant) if self._model.uses_history else None
+    def _learn(self, batch: Arrivals, output_tokens: IntArray) -> None:
+        history = self._history.quantiles_of(batch.tenant)
+        known, location, scale = self._expected(batch, history)
+        errors = (np.log(np.maximum(output_tokens, 1)) - location) / scale
+        # Nothing is lost by what lies beyond a ceiling.
+        said = within(self._quantiles(known, location, scale), batch.max_tokens).quantiles
+        history = within(history, batch.max_tokens).quantiles
+        typical = self._history.typical_tokens
+        for rows, learned in ((known, self._with_ids), (~known, self._plain)):
+            if rows.any():
+                learned.residuals.add(errors[rows])
+                learned.weighing.add(history[rows], said[rows], output_tokens[rows], typical)
+
+    def _quantiles(self, known: BoolArray, location: FloatArray, scale: FloatArray) -> FloatArray:
+        """What the model says by itself, shape ``(n, 9)``, whatever the ceilings."""
+        told, plain = self._with_ids.residuals.quantiles, self._plain.residuals.quantiles
+        errors = np.where(known[:, None], told, plain)
+        # Within what a float holds; ceilings come next.
+        return np.exp(np.minimum(location[:, None] + scale[:, None] * errors, 60.0))
 
     def _expected(
-        self, batch: Arrivals, history: FloatArray | None
+        self, batch: Arrivals, history: FloatArray
     ) -> tuple[BoolArray, FloatArray, FloatArray]:
         """Which rows have token ids that count, and location and scale of each row."""
         model = self._model
-        known, matrix = model.parts(batch, history)
+        known, matrix = model.parts(batch, history if model.uses_history else None)
         if model.with_ids is None or not known.any():
             return known, *model.plain.expect(matrix)
         if known.all():

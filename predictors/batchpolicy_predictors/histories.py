@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, PositiveInt, PrivateAttr
@@ -11,6 +11,8 @@ from typing_extensions import override
 from batchpolicy.predictor import LEVELS, Arrivals, LengthDist, Predictor, within
 from batchpolicy.requests import FloatArray, IntArray
 from batchpolicy_predictors.samples import Window, guessed
+
+MIDDLE = int(np.flatnonzero(LEVELS == 0.5)[0])
 
 WindowSize = Annotated[int, Field(ge=8, le=100_000)]
 
@@ -75,6 +77,18 @@ class TenantHistory(Predictor):
     @override
     def model_post_init(self, context: object) -> None:
         self._all = Window(self.window, guessed(self.first_guess_tokens))
+
+    @classmethod
+    def after(cls, quantiles: FloatArray) -> Self:
+        """One that expects answers of these quantiles, shape ``(9,)``, until it hears of some."""
+        made = cls()
+        made._all = Window(made.window, quantiles)
+        return made
+
+    @property
+    def typical_tokens(self) -> float:
+        """Median of everybody's latest answers, or of what is expected before there are some."""
+        return float(self._all.quantiles[MIDDLE])
 
     @override
     def predict(self, batch: Arrivals) -> LengthDist:

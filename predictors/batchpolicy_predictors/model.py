@@ -29,8 +29,9 @@ class Ensemble:
     typical_scale: float
     residuals: FloatArray
     """Quantiles of the errors at evenly spaced levels from 0 to 1, ascending."""
-    weight: float = 1.0
-    """What its quantiles count, the rest being those of the tenant's history."""
+    losses: FloatArray
+    """Mean pinball loss in training of each of ``weighing.SHARES`` between the history's
+    quantiles and its own, shape ``(5, 9)``, in parts of a typical answer."""
 
     def expect(self, matrix: Float32Array) -> tuple[FloatArray, FloatArray]:
         """Location and scale of each row, both of shape ``(n,)``."""
@@ -51,6 +52,8 @@ class Model:
     """For those of which they are not."""
     weights: Float32Array
     """Of the n-grams, shape ``(BUCKETS,)``; empty without ``with_ids``."""
+    lengths: FloatArray
+    """Quantiles of the answers in training, shape ``(9,)``: a history before it hears of any."""
     uses_history: bool
     """Whether earlier answers of the tenant are among the features."""
     groups: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]

@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpolicy.errors import ConfigError
+from batchpolicy.predictor import LEVELS
 from batchpolicy_predictors import features
 from batchpolicy_predictors.model import Ensemble, Model
 from batchpolicy_predictors.trees import LEAVES, Trees
+from batchpolicy_predictors.weighing import SHARES
 
-FORMAT, VERSION = "batchpolicy-predictor", 1
+FORMAT, VERSION = "batchpolicy-predictor", 2
 CARD = "card.json"
 MOST_BYTES = 64 * 2**20
 """Of the file, and of what it unpacks to."""
@@ -29,7 +31,7 @@ MOST_TREES = 2000
 MOST_GROUPS = 1_000_000
 RESIDUALS = 129
 """Quantiles of the errors that a file holds."""
-_NUMBERS = ("location_start", "slope", "scale_start", "typical_scale", "weight")
+_NUMBERS = ("location_start", "slope", "scale_start", "typical_scale")
 _FAULTS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
@@ -81,7 +83,7 @@ def read_model(path: Path) -> Model:
     Raises
     ------
     ModelFileError
-        When it is missing, no model file, damaged, of a newer version, or says what cannot be.
+        When it is missing, no model file, damaged, of another version, or says what cannot be.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -145,10 +147,11 @@ def _card(data: bytes | None) -> dict[str, Any]:
     version = told.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ModelFileError(f"its version is {version!r}, expected a whole number.")
-    if version > VERSION:
+    if version != VERSION:
+        other = "Install a newer one, or train" if version > VERSION else "Train"
         raise ModelFileError(
-            f"it has version {version} of the format; this batchpolicy reads up to {VERSION}. "
-            "Install a newer one, or train the model anew."
+            f"it has version {version} of the format; this batchpolicy reads {VERSION}. "
+            f"{other} the model anew."
         )
     wrong = [key for key in ("arrays", "tokens") if not isinstance(told.get(key), dict)]
     if wrong or not isinstance(told["tokens"].get("id_space"), str):
@@ -181,6 +184,8 @@ def _kind(name: str) -> tuple[str, int]:
     for end, dtype in (("_feature", "<i4"), ("_threshold", "<f4"), ("_value", "<f8")):
         if name.endswith(end):
             return dtype, LEAVES
+    if name.endswith("/losses"):
+        return "<f8", len(LEVELS)
     return {"groups": "<u4", "weights": "<f4"}.get(name, "<f8"), 0
 
 
@@ -194,19 +199,20 @@ def _model(card: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Mode
         numbers, residuals = taken(f"{name}/numbers"), taken(f"{name}/residuals")
         if len(numbers) != len(_NUMBERS) or not np.isfinite(numbers).all() or numbers[3] <= 0:
             raise ModelFileError(f"{name}/numbers are {numbers.tolist()}, which cannot be.")
-        if not 0.0 <= numbers[4] <= 1.0:
-            raise ModelFileError(f"{name} has weight {numbers[4]:g}, expected 0 to 1.")
         if len(residuals) != RESIDUALS or not (
             np.isfinite(residuals).all() and (np.diff(residuals) >= 0).all()
         ):
             raise ModelFileError(f"{name}/residuals are no {RESIDUALS} ascending numbers.")
+        losses = taken(f"{name}/losses")
+        if len(losses) != len(SHARES) or not (np.isfinite(losses).all() and (losses >= 0).all()):
+            raise ModelFileError(f"{name}/losses are no {len(SHARES)} rows of what can be lost.")
         return Ensemble(
             _trees(f"{name}/location", taken, float(numbers[0])),
             float(numbers[1]),
             _trees(f"{name}/scale", taken, float(numbers[2])),
             float(numbers[3]),
             residuals,
-            float(numbers[4]),
+            losses,
         )
 
     weights, groups = taken("weights"), taken("groups")
@@ -215,10 +221,15 @@ def _model(card: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Mode
         raise ModelFileError(f"weights are no {features.BUCKETS} finite numbers.")
     if len(groups) > MOST_GROUPS or (groups[1:] < groups[:-1]).any():
         raise ModelFileError("groups do not ascend, or are too many.")
+    lengths = taken("lengths")
+    if len(lengths) != len(LEVELS) or not (
+        np.isfinite(lengths).all() and (lengths >= 1).all() and (np.diff(lengths) >= 0).all()
+    ):
+        raise ModelFileError(f"lengths are no {len(LEVELS)} ascending numbers of tokens.")
     uses_history = card.get("uses_history")
     if not isinstance(uses_history, bool):
         raise ModelFileError(f"uses_history is {uses_history!r}, expected true or false.")
-    return Model(card, with_ids, ensemble("plain"), weights, uses_history, groups)
+    return Model(card, with_ids, ensemble("plain"), weights, lengths, uses_history, groups)
 
 
 def _trees(name: str, taken: Any, start: float) -> Trees:
@@ -238,12 +249,14 @@ def _trees(name: str, taken: Any, start: float) -> Trees:
 def _arrays(model: Model) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     yield "groups", model.groups
     yield "weights", model.weights
+    yield "lengths", model.lengths
     for name, one in (("with_ids", model.with_ids), ("plain", model.plain)):
         if one is None:
             continue
-        numbers = (one.location.start, one.slope, one.scale.start, one.typical_scale, one.weight)
+        numbers = (one.location.start, one.slope, one.scale.start, one.typical_scale)
         yield f"{name}/numbers", np.array(numbers)
         yield f"{name}/residuals", one.residuals
+        yield f"{name}/losses", one.losses
         for part, trees in (("location", one.location), ("scale", one.scale)):
             yield f"{name}/{part}_feature", trees.feature
             yield f"{name}/{part}_threshold", trees.threshold

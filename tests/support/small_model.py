@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from batchpolicy.predictor import LEVELS
+from batchpolicy.requests import FloatArray
 from batchpolicy_predictors import features
 from batchpolicy_predictors.model import Ensemble, Model
 from batchpolicy_predictors.model_file import RESIDUALS, write_model
+from batchpolicy_predictors.samples import guessed
 from batchpolicy_predictors.trees import Trees
 
 
@@ -29,10 +32,16 @@ def no_trees(start: float) -> Trees:
     return Trees(start, empty.astype(np.int32), empty.astype(np.float32), empty)
 
 
+def losing(*by_share: float) -> FloatArray:
+    """The same losses at every level."""
+    return np.repeat(np.array(by_share)[:, None], len(LEVELS), axis=1)
+
+
 def ensemble(location: Trees, spread: float = 1.0, slope: float = 0.0) -> Ensemble:
-    """Errors from -spread to spread, evenly."""
+    """Errors from -spread to spread, evenly; in training the history was worth nothing beside."""
     residuals = np.linspace(-1.0, 1.0, RESIDUALS)
-    return Ensemble(location, slope, no_trees(spread), spread, residuals)
+    alone = losing(4.0, 3.0, 2.0, 1.0, 0.0)
+    return Ensemble(location, slope, no_trees(spread), spread, residuals, alone)
 
 
 def small_model(*, uses_history: bool = False, **card: Any) -> Model:
@@ -49,6 +58,7 @@ def small_model(*, uses_history: bool = False, **card: Any) -> Model:
         ensemble(location, 0.5, slope=1.0),
         ensemble(location, 0.5),
         weights,
+        guessed(100.0),
         uses_history,
         np.zeros(0, dtype=np.uint32),
     )

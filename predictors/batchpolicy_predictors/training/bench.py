@@ -15,7 +15,7 @@ from batchpolicy import registry
 from batchpolicy.bench import Bench, BenchReport, Measurement, Progress, ResultTable
 from batchpolicy.errors import ConfigError
 from batchpolicy.predictor import TRUTH, Arrivals, Predictor
-from batchpolicy.requests import FloatArray
+from batchpolicy.requests import FloatArray, IntArray
 from batchpolicy_predictors.gradient_boosting import GradientBoosting
 from batchpolicy_predictors.histories import HistoryConditional, TenantHistory
 from batchpolicy_predictors.model_file import write_model
@@ -39,6 +39,8 @@ from batchpolicy_predictors.training.tokens import Words
 from batchpolicy_predictors.training.train import split_of, train
 
 GENERATED = "generated"
+FIFTHS, SPLITTINGS = 5, 4
+"""Small data is split into so many parts, so many times: one way alone is luck."""
 OBSERVED = 500
 """Answers after which coverage is judged."""
 ONE_ROW_US, MANY_ROWS, MANY_ROWS_US = 200.0, 64, 1000.0
@@ -53,13 +55,29 @@ _FILES = {
 }
 
 
+Splitting = Sequence[tuple[Examples, Examples]]
+"""Rows to fit to and rows to judge on, so often that each row is judged once at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Rows to fit to, and rows that come then; several times, if there are few."""
+    """Rows to fit to, and rows that come then; split in several ways, if there are few."""
 
     name: str
-    splits: Sequence[tuple[Examples, Examples]]
+    splittings: Sequence[Splitting]
     shifted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Figures of each predictor on the rows of a stream."""
+
+    rows: dict[str, Quality]
+    """On all of them, those of all splittings together."""
+    later: dict[str, Quality]
+    """On those after the first ``OBSERVED``, if there are enough."""
+    each: Sequence[dict[str, Quality]]
+    """Of each splitting."""
 
 
 class PredictorsBench(Bench):
@@ -84,9 +102,9 @@ class PredictorsBench(Bench):
             tables = [_cost_table(costs)]
             for stream in streams:
                 progress(f"training for {stream.name}")
-                judged, later = _judged(stream, Path(place), progress)
-                measured += _figures(stream, judged, later)
-                tables.append(_quality_table(stream, judged))
+                found = _judged(stream, Path(place), progress)
+                measured += _figures(stream, found)
+                tables.append(_quality_table(stream, found.rows))
         source = "made-up data, for which no goal was set" if folder is None else "texts"
         return BenchReport(
             f"Predictors of output lengths on {source}",
@@ -130,9 +148,9 @@ def _found(named: str | None) -> Path | None:
 def _made_up(quick: bool) -> Iterator[Stream]:
     rows = 700 if quick else 4000
     split = split_of(generated(rows, 1), "group", 0.5, 0)
-    yield Stream("made-up prompts", [split], False)
+    yield Stream("made-up prompts", [[split]], False)
     others = generated(rows, 2, shifted=True)
-    yield Stream("other templates, shorter answers", [(split[0], others)], True)
+    yield Stream("other templates, shorter answers", [[(split[0], others)]], True)
 
 
 def _from_texts(folder: Path, quick: bool) -> Iterator[Stream]:
@@ -143,19 +161,22 @@ def _from_texts(folder: Path, quick: bool) -> Iterator[Stream]:
     teacher = data["GPTeacher"]
     if quick:
         teacher = data["GPTeacher"] = teacher.take(np.arange(min(700, len(teacher))))
-    yield Stream("GPTeacher, in distribution", [split_of(teacher, "group", 0.5, 0)], False)
+    yield Stream("GPTeacher, in distribution", [[split_of(teacher, "group", 0.5, 0)]], False)
     for name in ("gpt-4", "gpt-3.5"):
-        yield Stream(f"{name} on arena-hard, in distribution", list(_in_fifths(data[name])), False)
+        splittings = list(_in_fifths(data[name], 1 if quick else SPLITTINGS))
+        yield Stream(f"{name} on arena-hard, in distribution", splittings, False)
     gpt4 = data["gpt-4"]
-    yield Stream("from gpt-4 to gpt-3.5, the same prompts", [(gpt4, data["gpt-3.5"])], True)
-    yield Stream("from gpt-4 on arena-hard to GPTeacher", [(gpt4, teacher)], True)
+    yield Stream("from gpt-4 to gpt-3.5, the same prompts", [[(gpt4, data["gpt-3.5"])]], True)
+    yield Stream("from gpt-4 on arena-hard to GPTeacher", [[(gpt4, teacher)]], True)
 
 
-def _in_fifths(rows: Examples) -> Iterator[tuple[Examples, Examples]]:
-    """Each fifth of the groups once held out of the rest."""
-    place = np.argsort(np.argsort(rows.group_hashes(), kind="stable"), kind="stable") % 5
-    for k in range(5):
-        yield rows.take(np.flatnonzero(place != k)), rows.take(np.flatnonzero(place == k))
+def _in_fifths(rows: Examples, times: int) -> Iterator[Splitting]:
+    """Each fifth of the groups held out of the rest once, for so many ways to split them."""
+    _, group = np.unique(rows.group_hashes(), return_inverse=True)
+    for seed in range(times):
+        fifth = np.random.default_rng(seed).permutation(group.max() + 1)[group] % FIFTHS
+        held = [fifth == k for k in range(FIFTHS)]
+        yield [(rows.take(np.flatnonzero(~k)), rows.take(np.flatnonzero(k))) for k in held]
 
 
 def _kinds(typical: int, path: Path) -> Mapping[str, Callable[[], Predictor]]:
@@ -171,59 +192,70 @@ def _kinds(typical: int, path: Path) -> Mapping[str, Callable[[], Predictor]]:
     }
 
 
-def _judged(
-    stream: Stream, place: Path, progress: Progress
-) -> tuple[dict[str, Quality], dict[str, Quality]]:
-    """Figures on all rows that come, and on those after the first ``OBSERVED``."""
+def _judged(stream: Stream, place: Path, progress: Progress) -> Found:
+    each = [_asked(stream.name, splitting, place, progress) for splitting in stream.splittings]
+    truths = [truth for _, truth in each]
+    said = {name: np.concatenate([one[name] for one, _ in each]) for name in each[0][0]}
+    truth = np.concatenate(truths)
+    later: dict[str, Quality] = {}
+    if len(stream.splittings) == 1 == len(stream.splittings[0]) and len(truth) > OBSERVED + 100:
+        late = slice(OBSERVED, None)
+        later = {name: quality(one[late], truth[late]) for name, one in said.items()}
+    return Found(
+        {name: quality(one, truth) for name, one in said.items()},
+        later,
+        [{name: quality(one, truth) for name, one in parts.items()} for parts, truth in each],
+    )
+
+
+def _asked(
+    stream: str, splitting: Splitting, place: Path, progress: Progress
+) -> tuple[dict[str, FloatArray], IntArray]:
+    """What each predictor says of the rows of a splitting, and their lengths."""
     said: dict[str, list[FloatArray]] = {}
-    for number, (fitted, then) in enumerate(stream.splits):
+    for number, (fitted, then) in enumerate(splitting):
         path = place / f"{number}.bp"
         about = {"by": "group", "seed": 0}
         write_model(train(fitted, fitted, about, "", lambda _: None), path)
         typical = max(1, round(float(np.median(fitted.output_tokens))))
         for name, make in _kinds(typical, path).items():
-            progress(f"{stream.name}: {name}")
+            progress(f"{stream}: {name}")
             predictor, rows = make(), then
             tell(predictor.inner if isinstance(predictor, Tracked) else predictor, fitted)
             if name.endswith("without ids"):
                 rows = replace(then, arrivals=replace(then.arrivals, prompt_ids=None))
             told = not name.endswith("not corrected")
             said.setdefault(name, []).append(asked_in_turn(predictor, rows, told=told))
-    truth = np.concatenate([then.output_tokens for _, then in stream.splits])
     together = {name: np.concatenate(parts) for name, parts in said.items()}
-    later: dict[str, Quality] = {}
-    if len(stream.splits) == 1 and len(truth) >= OBSERVED + 100:
-        late = slice(OBSERVED, None)
-        later = {n: quality(q[late], truth[late]) for n, q in together.items()}
-    return {name: quality(one, truth) for name, one in together.items()}, later
+    return together, np.concatenate([then.output_tokens for _, then in splitting])
 
 
-def _figures(
-    stream: Stream, judged: Mapping[str, Quality], later: Mapping[str, Quality]
-) -> Iterator[Measurement]:
-    ours, history = judged[BOOSTED], judged["tenant-history"]
+def _figures(stream: Stream, found: Found) -> Iterator[Measurement]:
+    ours, history, later = found.rows[BOOSTED], found.rows["tenant-history"], found.later
     if not stream.shifted:
-        few = "prompts tell nothing of the longest tenth that earlier answers do not"
-        for level, mine, other in (
-            (".5", ours.pinball_50, history.pinball_50),
-            (".9", ours.pinball_90, history.pinball_90),
-        ):
+        for level, figure in ((".5", "pinball_50"), (".9", "pinball_90")):
+            mine, other = getattr(ours, figure), getattr(history, figure)
+            ratios = [
+                getattr(one[BOOSTED], figure) / getattr(one["tenant-history"], figure)
+                for one in found.each
+            ]
+            spread = f"; {min(ratios):.3f}x to {max(ratios):.3f}x of {len(ratios)} splittings"
             yield Measurement(
                 f"{stream.name}: pinball at {level} over that of tenant-history",
-                f"{mine / other:.2f}x ({other:.1f} to {mine:.1f} tokens, {ours.rows:,} rows)",
+                f"{mine / other:.3f}x ({other:.1f} to {mine:.1f} tokens, {ours.rows:,} rows"
+                f"{spread if len(ratios) > 1 else ''})",
                 "< 1x",
                 mine < other,
-                "" if mine < other or len(stream.splits) == 1 else f"of so few rows {few}",
             )
     if BOOSTED not in later and not stream.shifted:
         return
     most = AFTER_A_SHIFT if stream.shifted else IN_DISTRIBUTION
-    found = later.get(BOOSTED, ours)
-    covered = found.coverage_90
+    then = later.get(BOOSTED, ours)
+    covered = then.coverage_90
     when = f"after {OBSERVED} answers" if BOOSTED in later else "from the first answer on"
     yield Measurement(
         f"{stream.name}: within the .9 quantile {when}",
-        f"{covered:.1%} of {found.rows:,}",
+        f"{covered:.1%} of {then.rows:,}",
         f"90% +- {100 * most:.0f} points",
         abs(covered - 0.9) <= most,
     )
@@ -231,11 +263,12 @@ def _figures(
 
 def _quality_table(stream: Stream, judged: Mapping[str, Quality]) -> ResultTable:
     rows = [(name, *cells(one)) for name, one in judged.items()]
-    fitted, then = stream.splits[0]
-    times = f"{len(stream.splits)} times " if len(stream.splits) > 1 else ""
+    parts = [part for splitting in stream.splittings for part in splitting]
+    fitted, then = parts[0]
+    times = f"{len(parts)} times " if len(parts) > 1 else ""
     note = f"{times}{len(fitted):,} rows of {fitted.name} fitted to, {len(then):,} judged."
     if times:
-        note += " What a fifth holds the rest lacks: a constant has tau below 0."
+        note += " What a part holds the rest lacks: a constant has tau below 0."
     note = " ".join([note, *silences(judged)])
     return ResultTable(stream.name, ("predictor", *FIGURES), rows, note)
 

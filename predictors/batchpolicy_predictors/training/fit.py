@@ -15,20 +15,19 @@ from batchpolicy_predictors import features, hashing
 from batchpolicy_predictors.histories import TenantHistory
 from batchpolicy_predictors.model import LEAST_SCALE, MOST_SCALE, SCORE, Ensemble
 from batchpolicy_predictors.model_file import RESIDUALS
-from batchpolicy_predictors.samples import between, sample_quantiles
+from batchpolicy_predictors.samples import sample_quantiles
 from batchpolicy_predictors.training.boosting import exported, fitted, staged
 from batchpolicy_predictors.training.examples import Examples
 from batchpolicy_predictors.training.judging import MIDDLE, NINETY, asked_in_turn, pinball
 from batchpolicy_predictors.training.ngrams import score_weights
 from batchpolicy_predictors.trees import Float32Array
+from batchpolicy_predictors.weighing import losses
 
 FOLDS = 5
 PLACES = (0, 10, 20, 40, 80, 120)
 """Numbers of trees for the location, of which the best on other rows is taken."""
 SPREADS = (0, 10, 20, 40)
 """The same for the scale."""
-WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""The same for the weight beside the history."""
 Progress = Callable[[str], None]
 
 
@@ -50,6 +49,8 @@ class Parts:
     weights: Float32Array
     with_ids: Fitted | None
     plain: Fitted
+    lengths: FloatArray
+    """Quantiles of all answers, shape ``(9,)``."""
     uses_history: bool
 
 
@@ -62,14 +63,16 @@ def fit(rows: Examples, seed: int, progress: Progress) -> Parts:
     """
     target = np.log(rows.output_tokens.astype(np.float64))
     fold = _folds(rows)
-    history = asked_in_turn(TenantHistory(), rows) if rows.has_history() else None
-    plain = features.matrix(rows.arrivals, history, None)
+    lengths = sample_quantiles(np.sort(rows.output_tokens.astype(np.float64)))
+    history = asked_in_turn(TenantHistory.after(lengths), rows)
+    feature = history if rows.has_history() else None
+    plain = features.matrix(rows.arrivals, feature, None)
     progress("fitting trees without token ids")
     without = _fitted(plain, target, fold, seed, history)
     prompts = rows.arrivals.prompt_ids
     known = np.array([len(ids) > 0 for ids in prompts]) if prompts is not None else None
     if prompts is None or known is None or known.mean() < 0.5:
-        return Parts(np.zeros(0, dtype=np.float32), None, without, history is not None)
+        return Parts(np.zeros(0, dtype=np.float32), None, without, lengths, feature is not None)
     progress("weighing tokens and pairs")
     ends = hashing.ends(prompts)
     weights, score = score_weights(ends, target), np.zeros(len(rows))
@@ -79,10 +82,9 @@ def fit(rows: Examples, seed: int, progress: Progress) -> Parts:
     tokens = features.of_tokens(ends, weights)
     tokens[:, 1] = score
     progress("fitting trees with token ids")
-    matrix = features.matrix(rows.arrivals, history, tokens)[known]
-    earlier = None if history is None else history[known]
-    told = _fitted(matrix, target[known], fold[known], seed, earlier)
-    return Parts(weights, told, without, history is not None)
+    matrix = features.matrix(rows.arrivals, feature, tokens)[known]
+    told = _fitted(matrix, target[known], fold[known], seed, history[known])
+    return Parts(weights, told, without, lengths, feature is not None)
 
 
 def _folds(rows: Examples) -> npt.NDArray[np.intp]:
@@ -97,15 +99,15 @@ def _fitted(
     target: FloatArray,
     fold: npt.NDArray[np.intp],
     seed: int,
-    history: FloatArray | None,
+    history: FloatArray,
 ) -> Fitted:
     score = matrix[:, SCORE].astype(np.float64)
     slope = _slope(score, target)
     rest = target - slope * score
     places = _cross_fitted(matrix, rest, fold, PLACES, seed)
     truth = np.exp(target)
-    losses = [_loss(truth, place + slope * score, np.ones(len(target))) for place in places]
-    best = int(np.argmin(losses))
+    lost = [_loss(truth, place + slope * score, np.ones(len(target))) for place in places]
+    best = int(np.argmin(lost))
     errors = rest - places[best]
     spreads = _cross_fitted(matrix, np.abs(errors), fold, SPREADS, seed)
     typical = max(float(np.abs(errors).mean()), 1e-3)
@@ -114,27 +116,35 @@ def _fitted(
     widest = int(np.argmin([_loss(truth, center, spread) for spread in spreads]))
     place = fitted(matrix, rest, max(PLACES), seed)
     spread = fitted(matrix, np.abs(errors), max(SPREADS), seed)
-    levels = np.linspace(0.0, 1.0, RESIDUALS)
-    residuals = sample_quantiles(np.sort(errors / spreads[widest]), levels)
-    said = np.exp(
-        center[:, None] + spreads[widest][:, None] * np.interp(LEVELS, levels, residuals)
-    )
+    residuals = errors / spreads[widest]
+    said = np.exp(center[:, None] + spreads[widest][:, None] * _of_others(residuals, fold))
     ensemble = Ensemble(
         exported(place, PLACES[best]),
         slope,
         exported(spread, SPREADS[widest]),
         typical,
-        residuals,
-        1.0 if history is None else _weight(truth, history, said),
+        sample_quantiles(np.sort(residuals), np.linspace(0.0, 1.0, RESIDUALS)),
+        losses(history, said, truth).mean(axis=0) / np.median(truth),
     )
     return Fitted(ensemble, PLACES[best], SPREADS[widest], _importance(place, PLACES[best]))
 
 
-def _weight(truth: FloatArray, history: FloatArray, said: FloatArray) -> float:
-    """What quantiles should count beside those of the history, both of shape ``(n, 9)``."""
-    losses = np.array([_loss_of(truth, between(history, said, weight)) for weight in WEIGHTS])
-    # The least that is nearly as good as the best: histories follow when tenants change.
-    return WEIGHTS[int(np.flatnonzero(losses <= 1.01 * losses.min())[0])]
+def _of_others(residuals: FloatArray, fold: npt.NDArray[np.intp]) -> FloatArray:
+    """Quantiles of the errors in the other folds, for each row, shape ``(n, 9)``.
+
+    Those of its own would flatter the model beside the history, which has not seen the row.
+    """
+    found = np.empty((len(residuals), len(LEVELS)))
+    for k in range(FOLDS):
+        rest = _others(fold, k)
+        found[fold == k] = sample_quantiles(np.sort(residuals[rest]))
+    return found
+
+
+def _others(fold: npt.NDArray[np.intp], k: int) -> BoolArray:
+    """Rows of all folds but one; of all, where groups are too few to leave one out."""
+    rest: BoolArray = fold != k
+    return rest if rest.any() and not rest.all() else np.ones(len(fold), dtype=np.bool_)
 
 
 def _slope(score: FloatArray, target: FloatArray) -> float:
@@ -155,9 +165,7 @@ def _cross_fitted(
 ) -> FloatArray:
     found = np.empty((len(counts), len(target)))
     for k in range(FOLDS):
-        rest: BoolArray = fold != k
-        if rest.all() or not rest.any():
-            rest = np.ones(len(fold), dtype=np.bool_)  # too few groups to leave one out
+        rest = _others(fold, k)
         ensemble = fitted(matrix[rest], target[rest], max(counts), seed)
         found[:, fold == k] = (
             staged(ensemble, matrix[fold == k], counts) if (fold == k).any() else 0

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from batchpolicy.predictor import ENGINE_IDS, Arrivals, Predictor
+from batchpolicy.predictor import ENGINE_IDS, LEVELS, Arrivals, Predictor
 from batchpolicy_predictors import features
 from batchpolicy_predictors.model import Ensemble, Model
 from batchpolicy_predictors.model_file import RESIDUALS, write_model
+from batchpolicy_predictors.samples import guessed
 from batchpolicy_predictors.training.fit import PLACES, SPREADS
 from batchpolicy_predictors.trees import LEAVES, Trees
+from batchpolicy_predictors.weighing import SHARES
 
 PROMPT_TOKENS, TENANTS = 600, 40
 
@@ -31,13 +33,15 @@ def largest_model(path: Path) -> None:
         return Trees(start, feature, threshold, rng.normal(0.0, 0.02, (count, LEAVES)))
 
     residuals = np.linspace(-2.0, 2.0, RESIDUALS)
+    losses = np.ones((len(SHARES), len(LEVELS)))
     one, other = (
-        Ensemble(trees(max(PLACES), 5.0), 1.0, trees(max(SPREADS), 0.5), 0.5, residuals)
+        Ensemble(trees(max(PLACES), 5.0), 1.0, trees(max(SPREADS), 0.5), 0.5, residuals, losses)
         for _ in range(2)
     )
     card = {"tokens": {"id_space": ENGINE_IDS}}
     weights = rng.normal(0.0, 0.1, features.BUCKETS).astype(np.float32)
-    write_model(Model(card, one, other, weights, True, np.zeros(0, dtype=np.uint32)), path)
+    groups = np.zeros(0, dtype=np.uint32)
+    write_model(Model(card, one, other, weights, guessed(300.0), True, groups), path)
 
 
 def batch(rows: int, seed: int, *, truth: bool = False) -> Arrivals:

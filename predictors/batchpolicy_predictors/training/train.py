@@ -18,6 +18,7 @@ from batchpolicy_predictors.training.examples import (
     held_out_groups,
 )
 from batchpolicy_predictors.training.fit import Fitted, Progress, fit
+from batchpolicy_predictors.weighing import Weighing
 
 FEWEST = 50
 """Rows to fit to, below which nothing can be learned."""
@@ -76,15 +77,23 @@ def train(
         "metrics": {},
     }
     ensembles = (None if parts.with_ids is None else parts.with_ids.ensemble, parts.plain.ensemble)
-    return Model(card, *ensembles, parts.weights, parts.uses_history, groups.astype(np.uint32))
+    return Model(
+        card,
+        *ensembles,
+        parts.weights,
+        parts.lengths,
+        parts.uses_history,
+        groups.astype(np.uint32),
+    )
 
 
 def _made_of(one: Fitted) -> dict[str, Any]:
+    weights = Weighing(one.ensemble.losses).weights
     return {
         "location_trees": one.place_trees,
         "scale_trees": one.spread_trees,
         "ngram_slope": round(one.ensemble.slope, 4),
-        "weight_beside_history": one.ensemble.weight,
+        "weights_beside_history": weights.round(3).tolist(),
         "importance": one.importance,
     }
 

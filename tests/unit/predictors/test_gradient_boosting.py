@@ -13,7 +13,7 @@ from batchpolicy.errors import ConfigError
 from batchpolicy.predictor import LEVELS
 from batchpolicy_predictors.gradient_boosting import GradientBoosting
 from batchpolicy_predictors.residuals import Residuals
-from tests.support.small_model import saved, small_model
+from tests.support.small_model import ensemble, losing, one_question, saved, small_model
 from tests.unit.predictors.batches import batch
 
 
@@ -71,20 +71,41 @@ def test_errors_of_rows_with_and_without_ids_are_kept_apart(small: Path) -> None
 
 
 def test_history_counts_where_the_model_was_trained_with_it(tmp_path: Path) -> None:
-    predictor = GradientBoosting(model=saved(tmp_path, small_model(uses_history=True)))
-    predictor.observe(batch(tenant="a"), np.array([30]))
-    assert medians(predictor, tenant="a") == pytest.approx([50.0], rel=0.1)
+    asks = one_question("history_log_median", float(np.log(300)), np.log(50), np.log(200))
+    made = small_model(uses_history=True)
+    path = saved(tmp_path, replace(made, plain=ensemble(asks)))
+    predictor = GradientBoosting(model=path, online=False)
+    assert medians(predictor, tenant="a") == pytest.approx([50.0])  # 100 in training
+    for _ in range(40):
+        predictor.observe(batch(tenant="a"), np.array([800]))
+    assert medians(predictor, tenant="a") == pytest.approx([200.0])
+    path = saved(tmp_path, replace(made, plain=ensemble(asks), uses_history=False))
+    without = GradientBoosting(model=path, online=False)
+    without.recall(batch(tenant="a"), np.array([800]))
+    assert medians(without, tenant="a") == pytest.approx([50.0])
 
 
 def test_quantiles_lie_between_those_of_the_history_and_of_the_trees(tmp_path: Path) -> None:
-    made = small_model(uses_history=True)
-    half = replace(made, plain=replace(made.plain, weight=0.5))
+    made = small_model()
+    half = replace(made, plain=replace(made.plain, losses=losing(20.0, 10.0, 0.0, 10.0, 20.0)))
     predictor = GradientBoosting(model=saved(tmp_path, half), online=False)
+    # Half way in logarithms from what answers were in training to the 50 of the trees.
+    assert medians(predictor, tenant="a") == pytest.approx([np.sqrt(100 * 50)])
     for _ in range(40):
         predictor.observe(batch(tenant="a"), np.array([800]))
-    # Half way in logarithms from 800 to the 50 of the trees; with ids the trees alone.
     assert medians(predictor, tenant="a") == pytest.approx([200.0])
+    # With ids the trees alone.
     assert medians(predictor, tenant="a", ids=[[5] * 4]) == pytest.approx([50.0])
+
+
+def test_a_model_that_does_not_fit_the_answers_leaves_them_to_the_history(tmp_path: Path) -> None:
+    predictor = GradientBoosting(model=saved(tmp_path))
+    # Long prompts get 200 tokens and short ones 50 of the trees, and in truth the reverse.
+    for _ in range(150):
+        predictor.observe(batch(2, prompt=10, tenant="a"), np.array([200, 200]))
+        predictor.observe(batch(2, prompt=200, tenant="b"), np.array([50, 50]))
+    assert medians(predictor, prompt=10, tenant="a") == pytest.approx([200.0], rel=0.05)
+    assert medians(predictor, prompt=200, tenant="b") == pytest.approx([50.0], rel=0.05)
 
 
 def test_the_file_is_found_beside_the_policy_file_and_its_faults_have_a_line(

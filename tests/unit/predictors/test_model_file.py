@@ -72,9 +72,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         write_model(small_model(), tmp_path / "nowhere" / "a.bp")
 
 
-def version_2(files: dict[str, bytes]) -> None:
+def version_3(files: dict[str, bytes]) -> None:
     card = json.loads(files["card.json"])
-    files["card.json"] = json.dumps({**card, "version": 2}).encode()
+    files["card.json"] = json.dumps({**card, "version": 3}).encode()
+
+
+def version_1(files: dict[str, bytes]) -> None:
+    card = json.loads(files["card.json"])
+    files["card.json"] = json.dumps({**card, "version": 1}).encode()
 
 
 def another_kind(files: dict[str, bytes]) -> None:
@@ -130,17 +135,34 @@ def lacking(files: dict[str, bytes]) -> None:
 
 
 def no_scale(files: dict[str, bytes]) -> None:
-    files["arrays/plain/numbers.npy"] = npy(np.zeros(5))
+    files["arrays/plain/numbers.npy"] = npy(np.zeros(4))
 
 
-def too_much_weight(files: dict[str, bytes]) -> None:
-    files["arrays/plain/numbers.npy"] = npy(np.array([0.0, 0.0, 0.0, 1.0, 2.0]))
+def losses_of_other_shares(files: dict[str, bytes]) -> None:
+    files["arrays/plain/losses.npy"] = npy(np.zeros((4, 9)))
+
+
+def gains(files: dict[str, bytes]) -> None:
+    files["arrays/plain/losses.npy"] = npy(np.full((5, 9), -1.0))
+
+
+def losses_of_other_levels(files: dict[str, bytes]) -> None:
+    files["arrays/plain/losses.npy"] = npy(np.zeros((5, 8)))
+
+
+def falling_lengths(files: dict[str, bytes]) -> None:
+    files["arrays/lengths.npy"] = npy(np.linspace(9.0, 1.0, 9))
+
+
+def lengths_of_nothing(files: dict[str, bytes]) -> None:
+    files["arrays/lengths.npy"] = npy(np.linspace(0.0, 1.0, 9))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (version_2, "version 2 of the format; this batchpolicy reads up to 1"),
+        (version_3, "version 3 of the format; this batchpolicy reads 2. Install a newer one"),
+        (version_1, "version 1 of the format; this batchpolicy reads 2. Train the model anew"),
         (another_kind, "of another kind"),
         (no_card, "without card.json"),
         (card_no_json, "card.json is no JSON"),
@@ -154,7 +176,11 @@ def too_much_weight(files: dict[str, bytes]) -> None:
         (other_dtype, "holds float32"),
         (lacking, "lacks plain/numbers"),
         (no_scale, "which cannot be"),
-        (too_much_weight, "weight 2, expected 0 to 1"),
+        (losses_of_other_shares, "no 5 rows of what can be lost"),
+        (gains, "no 5 rows of what can be lost"),
+        (losses_of_other_levels, "which cannot be"),
+        (falling_lengths, "no 9 ascending numbers of tokens"),
+        (lengths_of_nothing, "no 9 ascending numbers of tokens"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

@@ -16,11 +16,14 @@ from batchpolicy_predictors.training.generated import generated
 pytest.importorskip("sklearn", reason="only training needs scikit-learn")
 
 
-def test_fifths_hold_each_row_out_once() -> None:
+def test_fifths_hold_each_row_out_once_and_differ_from_splitting_to_splitting() -> None:
     rows = generated(103, 1)
-    held = [then.group for _, then in bench._in_fifths(rows)]  # pyright: ignore[reportPrivateUsage]
-    assert sorted(g for part in held for g in part) == sorted(rows.group)
-    assert {len(part) for part in held} == {20, 21}
+    found = bench._in_fifths(rows, 2)  # pyright: ignore[reportPrivateUsage]
+    one, other = ([then.group for _, then in splitting] for splitting in found)
+    for held in (one, other):
+        assert sorted(g for part in held for g in part) == sorted(rows.group)
+        assert {len(part) for part in held} == {20, 21}
+    assert one != other
 
 
 def test_made_up_rows_follow_their_seed() -> None:

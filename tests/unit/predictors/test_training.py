@@ -9,7 +9,7 @@ import pytest
 from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.predictor import LEVELS
 from batchpolicy_predictors.model_file import read_model, write_model
-from batchpolicy_predictors.training import boosting, evaluation
+from batchpolicy_predictors.training import boosting, evaluation, fit
 from batchpolicy_predictors.training.examples import Examples, group_hash
 from batchpolicy_predictors.training.generated import generated
 from batchpolicy_predictors.training.judging import pinball, quality
@@ -169,3 +169,27 @@ def test_without_scikit_learn_training_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "sklearn.ensemble", None)
     with pytest.raises(ConfigError, match=r"pip install 'batchpolicy\[predictors\]'"):
         boosting.library("sklearn.ensemble")
+
+
+def test_errors_of_a_row_are_judged_by_those_of_other_folds() -> None:
+    # One fold has errors of its own; for it nothing of them is known.
+    fold = np.arange(100) % fit.FOLDS
+    residuals = np.where(fold == 0, 50.0, np.linspace(0.0, 1.0, 100))
+    found = fit._of_others(residuals, fold)  # pyright: ignore[reportPrivateUsage]
+    assert found.shape == (100, len(LEVELS))
+    assert (found[fold == 0] <= 1.0).all()
+    # The others know it: a fourth of what they hear is 50.
+    assert found[fold == 1][0, LEVELS >= 0.9].tolist() == [50.0, 50.0]
+    alone = fit._of_others(residuals[fold == 0], fold[fold == 0])  # pyright: ignore[reportPrivateUsage]
+    assert (alone == 50.0).all()
+
+
+def test_training_says_what_the_history_was_worth(made: tuple[Path, Examples, Examples]) -> None:
+    model = read_model(made[0])
+    assert model.with_ids is not None
+    weights = model.card["features"]["with_ids"]["weights_beside_history"]
+    # Templates tell more than the six tenants that use them.
+    assert min(weights) > 0.6
+    assert model.lengths[4] == pytest.approx(np.median(made[1].output_tokens), rel=0.02)
+    lost = model.with_ids.losses
+    assert lost[-1, 4] < lost[0, 4]
