@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from batchpolicy.policy import CodeKind, Policy, Step, Tags, Work
 from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
-from batchpolicy.state import StateArray
+from batchpolicy.token_clock import TokenClock
 from batchpolicy.tune import Tune
 from batchpolicy.work_left import work_left
 
@@ -37,24 +37,20 @@ class HighestResponseRatio(Policy):
     output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 1.0
     """What an output token counts, in prompt tokens."""
 
-    _computed: float = PrivateAttr(0.0)
-    """Tokens that the engine has computed so far, weighted."""
-    _at_arrival: StateArray = PrivateAttr(default_factory=StateArray)
-    """The same when the request in each slot came."""
+    _clock: TokenClock = PrivateAttr(default_factory=TokenClock)
 
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         service = np.maximum(work_left(requests, step, self.output_weight), 1.0)
-        return 1.0 + (self._computed - self._at_arrival[requests.slot]) / service
+        return 1.0 + self._clock.waited(requests) / service
 
     @override
     def on_arrived(self, rows: Requests, step: Step) -> None:
-        self._at_arrival[rows.slot] = self._computed
+        self._clock.arrived(rows)
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        prompt, output = int(work.prefill_tokens.sum()), int(work.output_tokens.sum())
-        self._computed += prompt + self.output_weight * output
+        self._clock.advance(work, self.output_weight)
 
     @override
     def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
