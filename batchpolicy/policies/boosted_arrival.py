@@ -35,9 +35,9 @@ class BoostedArrival(Policy):
 
     tags: ClassVar[Tags] = Tags()
 
-    boost_tokens: Annotated[PositiveFloat, Tune(100.0, 1e6, log=True)] = 10_000.0
+    boost_tokens: Annotated[PositiveFloat, Tune(1e3, 1e7, log=True)] = 200_000.0
     """Size below which a request is moved ahead by more than that, in prompt tokens."""
-    output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 1.0
+    output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 8.0
     """What an output token counts, in prompt tokens."""
 
     _clock: TokenClock = PrivateAttr(default_factory=TokenClock)

@@ -27,7 +27,7 @@ class Feedback(Policy):
 
     tags: ClassVar[Tags] = Tags(preempts="benefit")
 
-    quantum_tokens: Annotated[PositiveFloat, Tune(16.0, 4096.0, log=True)] = 256.0
+    quantum_tokens: Annotated[PositiveFloat, Tune(16.0, 4096.0, log=True)] = 1024.0
     """Service in the first level, in prompt tokens."""
     quantum_ratio: Annotated[float, Field(ge=1.0, le=1000.0), Tune(1.2, 8.0, log=True)] = 2.0
     """Service in a level over that in the one before."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +28,7 @@ from batchpolicy_tuning.fairness_bench.rows import (
     Row,
 )
 from batchpolicy_tuning.fairness_bench.workloads import SUITES
-from batchpolicy_tuning.turned_signs import ratio_interval
+from batchpolicy_tuning.ratio import Ratio
 
 KV_TOKENS = 10_000
 LIMITS = EngineLimits(max_num_seqs=20, max_num_batched_tokens=2048, kv_blocks=KV_TOKENS // 16)
@@ -116,7 +115,7 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
         ours, vtc, fcfs = rows[OURS.label], rows[VTC.label], rows[FCFS.label]
         alike = suite == "on-off"
         most = 1.02 if alike else 1.05
-        gap = _Ratio.of(ours, vtc, lambda f: f.pair_gap)
+        gap = _ratio(ours, vtc, lambda f: f.pair_gap)
         yield Measurement(
             f"{suite}: pair gap over that of VTC",
             f"{gap} ({gap.under:,.0f} to {gap.over:,.0f} weighted tokens)",
@@ -132,7 +131,7 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
             widest <= 1.0,
         )
         if alike:
-            slower = _Ratio.of(ours, vtc, lambda f: f.latency_s)
+            slower = _ratio(ours, vtc, lambda f: f.latency_s)
             yield Measurement(
                 f"{suite}: mean normalised latency over that of VTC",
                 f"{slower} ({slower.under:.3f} to {slower.over:.3f} s a token)",
@@ -142,7 +141,7 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
         for row in (OURS, OURS_BLIND, OURS_ORACLE):
             if OURS_BLIND.label not in rows or row.label not in rows:
                 continue
-            lower = _Ratio.of(vtc, rows[row.label], lambda f: f.latency_s)
+            lower = _ratio(vtc, rows[row.label], lambda f: f.latency_s)
             goal = row is OURS
             yield Measurement(
                 f"{suite}: times lower mean normalised latency, {row.label}",
@@ -150,7 +149,7 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
                 ">= 1.3x" if goal else "",
                 lower.value >= 1.3 if goal else None,
             )
-        rate = _Ratio.of(ours, fcfs, lambda f: f.tokens_per_s)
+        rate = _ratio(ours, fcfs, lambda f: f.tokens_per_s)
         yield Measurement(
             f"{suite}: tokens/s over those of fcfs",
             f"{rate} ({rate.under:,.0f} to {rate.over:,.0f})",
@@ -161,14 +160,14 @@ def _measurements(runs: _Runs) -> Iterator[Measurement]:
 
 
 def _why_slower(ours: Sequence[Figures], vtc: Sequence[Figures]) -> str:
-    rate = _Ratio.of(ours, vtc, lambda f: f.tokens_per_s)
+    rate = _ratio(ours, vtc, lambda f: f.tokens_per_s)
     return (
         f"{rate.value:.3f}x of VTC's {rate.under:,.0f}: equal shares make another mix of long "
         "prompts, which are cheap by the token, and outputs than the order of arrival does."
     )
 
 
-def _why_wider(gap: _Ratio, ours: Sequence[Figures]) -> str:
+def _why_wider(gap: Ratio, ours: Sequence[Figures]) -> str:
     return (
         f"{gap.over - gap.under:,.0f} weighted tokens wider, "
         f"{(gap.over - gap.under) / ours[0].bound:.1%} of the bound: of what runs a part is "
@@ -176,34 +175,10 @@ def _why_wider(gap: _Ratio, ours: Sequence[Figures]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ratio:
-    """Of two means over the same seeds."""
-
-    over: float
-    under: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(
-        cls,
-        over: Sequence[Figures],
-        under: Sequence[Figures],
-        metric: Callable[[Figures], float],
-    ) -> _Ratio:
-        one, other = _values(over, metric), _values(under, metric)
-        low, high = ratio_interval(one, other, 0.95) if (other > 0.0).all() else (np.nan, np.nan)
-        return cls(float(one.mean()), float(other.mean()), float(low), float(high))
-
-    @property
-    def value(self) -> float:
-        return self.over / self.under if self.under else float(self.over > 0.0) or 1.0
-
-    def __str__(self) -> str:
-        if np.isnan(self.low):
-            return f"{self.value:.2f}x"
-        return f"{self.value:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+def _ratio(
+    over: Sequence[Figures], under: Sequence[Figures], metric: Callable[[Figures], float]
+) -> Ratio:
+    return Ratio.of([metric(one) for one in over], [metric(one) for one in under])
 
 
 def _values(rows: Sequence[Figures], metric: Callable[[Figures], float]) -> FloatArray:
