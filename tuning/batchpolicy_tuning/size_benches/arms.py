@@ -40,7 +40,7 @@ class Arm:
         bounds = Bounds()
         if self.policy in _PROMOTING:
             params["promote_s"] = max_wait_s
-        elif self.bounded:
+        elif self.bounded and self.policy != "fcfs":
             bounds = Bounds(max_wait_s=max_wait_s, turns="none")
         return PolicyConfig(
             policy=PolicySpec(name=self.policy, params=params),

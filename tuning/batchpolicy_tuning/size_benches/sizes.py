@@ -28,7 +28,7 @@ SEEDS, REQUESTS = 8, 1000
 TAU = 0.6
 """Of the predictor that the goal speaks of."""
 LOWER, LONGER, NEVER_UNDER = 2.8, 1.2, 0.95
-FCFS = Arm("fcfs", bounded=False)
+FCFS = Arm("fcfs")
 BY_SIZE = ("shortest-remaining", "shortest-first")
 ARMS = (
     FCFS,
