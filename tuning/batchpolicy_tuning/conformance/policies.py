@@ -74,6 +74,9 @@ PLANNED = (
     _config(
         "shortest-remaining", preempt="benefit", predictor=PredictorSpec(name="tenant-history")
     ),
+    _config("multilevel-feedback", {"quantum_tokens": 24, "promote_s": 0.4}),
+    _config("least-attained-service", {"quantum_tokens": 24, "promote_s": 0.4}),
+    _config("boosted-arrival", {"boost_tokens": 100.0}, preempt="benefit"),
 )
 """What the policy runner plans."""
 
