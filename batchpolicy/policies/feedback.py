@@ -22,18 +22,22 @@ class Feedback(Policy):
     The first level lasts for ``quantum_tokens`` of service, each next one for
     ``quantum_ratio`` times as many, and the last for ever. Who waited for ``promote_s``
     stands in the first level, and begins again there once it starts: no later arrival
-    passes it any more. Tokens that are computed a second time are no service.
+    passes it any more. Tokens that are computed a second time are no service, and what would
+    have to be counts for a running request: it gives way to who stands above the level that
+    it would be in without the service that it would lose.
     """
 
     tags: ClassVar[Tags] = Tags(preempts="benefit")
 
-    quantum_tokens: Annotated[PositiveFloat, Tune(16.0, 4096.0, log=True)] = 1024.0
+    quantum_tokens: Annotated[PositiveFloat, Tune(64.0, 65_536.0, log=True)] = 4096.0
     """Service in the first level, in prompt tokens."""
     quantum_ratio: Annotated[float, Field(ge=1.0, le=1000.0), Tune(1.2, 8.0, log=True)] = 2.0
     """Service in a level over that in the one before."""
     levels: Annotated[int, Field(ge=1, le=64)] = 8
-    output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 1.0
+    output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 8.0
     """What an output token counts, in prompt tokens."""
+    recompute_weight: Annotated[NonNegativeFloat, Tune(0.1, 10.0, log=True)] = 1.0
+    """What a token counts that displacement would have computed again, in prompt tokens."""
     promote_s: Annotated[PositiveFloat, Tune(1.0, 600.0, log=True)] = 30.0
     """Wait without service after which a request is in the first level again."""
 
@@ -44,6 +48,12 @@ class Feedback(Policy):
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         level = self._level(requests)
         level[self._promoted(requests, step)] = 0
+        return np.negative(level, dtype=np.float64)
+
+    @override
+    def keep_benefit(self, running: Requests, step: Step) -> FloatArray:
+        lost = self.recompute_weight * running.computed_tokens
+        level = self._level_after(np.maximum(self._attained(running) - lost, 0.0))
         return np.negative(level, dtype=np.float64)
 
     @override
@@ -68,6 +78,10 @@ class Feedback(Policy):
     @abstractmethod
     def _level(self, requests: Requests) -> IntArray:
         """Level of each row, from 0, shape ``(n,)``, as if nobody were promoted."""
+
+    @abstractmethod
+    def _attained(self, started: Requests) -> FloatArray:
+        """Service that counts for each row, shape ``(n,)``, of requests that ever started."""
 
     @abstractmethod
     def _serve(self, rows: Requests, tokens: FloatArray) -> None:

@@ -17,8 +17,8 @@ class LeastAttainedService(Feedback):
 
     For agents and other programs of many calls: what counts is the service of all requests of
     a session, those that ended included, so that a short program is not held up by the calls
-    of long ones. A request without a session is one of its own. A request of a session in a
-    better level displaces it. Whoever waited for ``promote_s`` starts before all others,
+    of long ones. A request without a session is one of its own. Sessions of better levels
+    displace others. Whoever waited for ``promote_s`` starts before all others,
     and its session begins again in the first level, so that nobody waits for ever.
 
     References
@@ -47,9 +47,13 @@ class LeastAttainedService(Feedback):
 
     @override
     def _level(self, requests: Requests) -> IntArray:
-        session = requests.session
-        alone = self._of_request[requests.slot]
-        return self._level_after(np.where(session < 0, alone, self._of_session[session]))
+        return self._level_after(self._attained(requests))
+
+    @override
+    def _attained(self, started: Requests) -> FloatArray:
+        session = started.session
+        alone = self._of_request[started.slot]
+        return np.where(session < 0, alone, self._of_session[session])
 
     @override
     def _serve(self, rows: Requests, tokens: FloatArray) -> None:

@@ -16,11 +16,11 @@ class MultilevelFeedback(Feedback):
     """Serve first who was served least so far, in levels that a long prompt joins further down.
 
     For lengths that nobody predicts: each request goes down level by level with what it
-    gets, and one of a better level displaces it. It joins at the first level whose quantum
+    gets, and gives way to one of a better level. It joins at the first level whose quantum
     its prompt fits into, as a prompt cannot be left half way for nothing; tokens in the prefix
     cache do not count. Whoever waited for ``promote_s`` begins again in the first level,
-    so that nobody waits for ever. What is displaced is computed again: where no seats are
-    short and where all answers are alike, the order of arrival does better.
+    so that nobody waits for ever. The published system swaps KV out; here what gives way is
+    computed again, which gains where few answers are long and prompts are short.
 
     References
     ----------
@@ -54,6 +54,10 @@ class MultilevelFeedback(Feedback):
         (started,) = np.nonzero(spent >= 0.0)
         level[started] = self._level_after(spent[started])
         return level
+
+    @override
+    def _attained(self, started: Requests) -> FloatArray:
+        return self._spent[started.slot]
 
     @override
     def _serve(self, rows: Requests, tokens: FloatArray) -> None:

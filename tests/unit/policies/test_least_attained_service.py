@@ -78,7 +78,7 @@ def test_a_forgotten_session_begins_again_and_tenants_have_nothing_to_forget() -
 
 
 def test_a_session_served_less_displaces_one_served_more() -> None:
-    rig = Rig(policy(quantum_tokens=10.0), preempt="benefit", max_running=1)
+    rig = Rig(policy(quantum_tokens=10.0, recompute_weight=0.0), preempt="benefit", max_running=1)
     rig.running("runs", session="old")
     rig.arrive("same", session="old")
     assert rig.plan(seats=0).preempt == []

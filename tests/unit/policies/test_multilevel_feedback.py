@@ -94,8 +94,25 @@ def test_the_wait_begins_anew_with_a_preemption_and_the_level_stays() -> None:
     assert levels(feedback, rows, 114.9) == [3.0]
 
 
+def test_keeping_is_worth_the_level_without_what_would_be_lost() -> None:
+    table, rows = prompts(150, 300)
+    for name, computed in (("r0", 150), ("r1", 320)):
+        table.set(name, computed_tokens=computed)
+    rows = table.view()
+    feedback = policy(recompute_weight=0.5)
+    feedback.on_arrived(rows, make_step())
+    feedback.on_admitted(rows, make_step())
+    served(feedback, rows, 0, 225)
+    # At 100 + 450 and 300 + 450: without half of 150 and of 320 at 475 and 590.
+    assert levels(feedback, rows) == [2.0, 3.0]
+    assert feedback.keep_benefit(rows, make_step()).tolist() == [-2.0, -2.0]
+    served(feedback, rows, 0, 100)
+    # At 675 and 790, as they have less to lose than they were served.
+    assert feedback.keep_benefit(rows, make_step()).tolist() == [-2.0, -3.0]
+
+
 def test_one_of_a_better_level_displaces_and_an_equal_one_does_not() -> None:
-    rig = Rig(policy(quantum_tokens=10.0), preempt="benefit", max_running=1)
+    rig = Rig(policy(quantum_tokens=10.0, recompute_weight=0.0), preempt="benefit", max_running=1)
     rig.running("runs")
     # Its prompt of 10 and a token that counts double: it is in the second level.
     rig.arrive("second level", prompt=20)

@@ -32,13 +32,14 @@ class Arm:
     def label(self) -> str:
         """Its name in tables."""
         told = "" if self.tau is None else f", tau {self.tau:g}"
-        return f"{self.policy}{told}{'' if self.bounded else ', no bound'}"
+        unbounded = ", promote_s as it comes" if self.policy in _PROMOTING else ", no bound"
+        return f"{self.policy}{told}{'' if self.bounded else unbounded}"
 
     def config(self, draws: Draws, max_wait_s: float) -> PolicyConfig:
         """Its policy file, with an end to waits where it has one."""
         params: dict[str, Any] = {"output_weight": WEIGHT} if self.policy in _WEIGHTED else {}
         bounds = Bounds()
-        if self.policy in _PROMOTING:
+        if self.bounded and self.policy in _PROMOTING:
             params["promote_s"] = max_wait_s
         elif self.bounded and self.policy != "fcfs":
             bounds = Bounds(max_wait_s=max_wait_s, turns="none")

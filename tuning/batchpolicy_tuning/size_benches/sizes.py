@@ -38,6 +38,7 @@ ARMS = (
     Arm("highest-response-ratio", TAU),
     Arm("boosted-arrival", TAU),
     Arm("multilevel-feedback"),
+    Arm("multilevel-feedback", bounded=False),
     Arm("least-attained-service"),
 )
 _Runs = Mapping[Arm, Sequence[Latencies]]
@@ -182,9 +183,9 @@ def _notes(draws: Draws, max_wait_s: float) -> Sequence[str]:
         f"bounds.max_wait_s is {max_wait_s:.1f} s, with turns: none: the longest wait under fcfs, "
         f"mean of {TOLD} other draws; for multilevel-feedback and least-attained-service it is "
         "promote_s.",
-        f"Predictions: noisy-oracle, whose tau on these lengths is {taus}. Orders that neither "
-        f"displace nor are boosted-arrival count an output token as {WEIGHT:g} of a prompt; all "
-        "else is as it comes.",
+        f"Predictions: noisy-oracle, whose tau on these lengths is {taus}. An output token counts "
+        f"as {WEIGHT:g} of a prompt, but for shortest-remaining, where it counts as one, its "
+        "default; all else is as it comes.",
         ENGINE_NOTE,
         *([CHATS_NOTE] if draws.name == CHATS else []),
     )
