@@ -121,6 +121,7 @@ class RequestColumns:
         arrival_s = np.array([r.arrival_s for r in requests])
         ttft_slo_s = np.array([r.ttft_slo_s for r in requests])
         tpot_slo_s = np.array([r.tpot_slo_s for r in requests])
+        deadline_s = np.array([r.deadline_s for r in requests])
         finished = run.status == Status.FINISHED
         never = np.where(run.status == Status.ABORTED, np.nan, np.inf)
         output = run.output_tokens.astype(np.float64)
@@ -141,8 +142,11 @@ class RequestColumns:
             e2el_s=since_arrival(run.finished_s, finished),
             queue_s=since_arrival(run.first_scheduled_s, scheduled),
             waited_s=np.where(scheduled, run.first_scheduled_s, run.end_s) - arrival_s,
-            targeted=np.isfinite(ttft_slo_s) | np.isfinite(tpot_slo_s),
-            met=finished & (ttft_s <= ttft_slo_s) & (~streamed | (tpot_s <= tpot_slo_s)),
+            targeted=np.isfinite(ttft_slo_s) | np.isfinite(tpot_slo_s) | np.isfinite(deadline_s),
+            met=finished
+            & (ttft_s <= ttft_slo_s)
+            & (~streamed | (tpot_s <= tpot_slo_s))
+            & ~(run.finished_s > deadline_s),
             preemptions=run.preemptions.astype(np.float64),
             span_s=run.end_s - float(arrival_s[0]),
         )

@@ -55,6 +55,17 @@ def test_attainment_is_over_all_requests_with_targets() -> None:
     assert measure(run).overall["attainment"] == 2 / 4
 
 
+def test_a_deadline_is_a_target() -> None:
+    run = _served(
+        request("in time", 0.0, 100, deadline_s=0.1),
+        request("late", 0.0, 100, deadline_s=0.19),
+        request("no target", 0.0, 100),
+    )
+    assert measure(run).overall["attainment"] == 1 / 2
+    never = replace(run, status=np.full(3, Status.REFUSED), finished_s=np.full(3, math.nan))
+    assert measure(never).overall["attainment"] == 0.0
+
+
 def test_a_request_that_failed_missed_its_targets_and_never_had_a_first_token() -> None:
     run = _served(*(request(f"r{i}", 0.0, 1, ttft_slo_s=9.0) for i in range(4)))
     first, ended = run.first_token_s.copy(), run.finished_s.copy()
