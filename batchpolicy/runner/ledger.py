@@ -163,6 +163,7 @@ class Ledger:
         columns["cached_tokens"][slot] = 0
         columns["kv_blocks"][slot] = 0
         columns["preemptions"][slot] += 1
+        self.table.differ({"preemptions": 1})
         columns["status"][slot] = int(Status.WAITING)
         self._size_waiting(np.array([slot]))
         self.waiting.add(slot, self._priority(slot))
