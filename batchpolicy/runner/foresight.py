@@ -70,18 +70,18 @@ class Foresight:
     def take(self, now_s: float) -> Predictions | None:
         """Ask about what has come since the last call; the predictions that are ready."""
         # The step before may have come to nothing.
-        self._desk.begin()
+        self.begin()
         if self._new or self._ended:
-            dropped = self._desk.ask(Question(self._ended, self._new), now_s)
+            self._desk.ask(Question(self._ended, self._new), now_s)
             self._new, self._ended = [], []
-            if dropped:
-                self._dropped(dropped)
         answers = self._desk.answers(now_s)
         return self._predictions(answers) if answers else None
 
     def begin(self) -> None:
         """The step is planned, and the engine computes it."""
-        self._desk.begin()
+        dropped = self._desk.begin()
+        if dropped:
+            self._dropped(dropped)
 
     def close(self) -> None:
         """Nobody asks any more."""
