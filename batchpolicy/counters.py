@@ -51,14 +51,13 @@ class TokenCounters:
 
     def left(self, rows: Requests) -> None:
         """Requests do not wait any more; those that did not are ignored."""
-        started = ~np.isnan(rows.first_scheduled_s)
-        left = zip(rows.slot.tolist(), rows.tenant.tolist(), started.tolist(), strict=True)
-        for slot, tenant, served in left:
+        columns = (rows.slot.tolist(), rows.tenant.tolist(), rows.first_scheduled_s.tolist())
+        for slot, tenant, started_s in zip(*columns, strict=True):
             if slot in self._waiting:
                 self._waiting.discard(slot)
                 self.queued.put(tenant, self.queued.at(tenant) - 1.0)
                 # Who leaves unserved says nothing of how much the others were served.
-                if served:
+                if started_s == started_s:
                     self._left_last = tenant
 
     def charge(self, rows: Requests, tokens: FloatArray) -> None:
@@ -67,15 +66,17 @@ class TokenCounters:
 
     def book(self, rows: Requests, tokens: FloatArray) -> None:
         """So many output tokens of each row, shape ``(n,)``, were charged before they come."""
-        self._books = self._books or bool(tokens.any())
-        if self._books:
-            self._booked[rows.slot] = tokens
+        for slot, booked in zip(rows.slot.tolist(), tokens.tolist(), strict=True):
+            self._booked.put(slot, booked)
+            self._books = self._books or booked > 0.0
 
-    def beyond_booked(self, rows: Requests, tokens: IntArray) -> FloatArray:
-        """Tokens came out, shape ``(n,)``: how many of each row were not charged before."""
+    def beyond_booked(self, rows: Requests, tokens: IntArray) -> FloatArray | None:
+        """Tokens came out, shape ``(n,)``: how many of each row were not charged; None if all."""
         if not self._books:
             return tokens.astype(np.float64)
-        left = self._booked[rows.slot] - tokens
+        left = self._booked.lower(rows.slot, tokens)
+        if not len(left) or np.minimum.reduce(left) >= 0.0:
+            return None
         self._booked[rows.slot] = np.maximum(left, 0.0)
         return np.maximum(-left, 0.0)
 
@@ -83,8 +84,10 @@ class TokenCounters:
         """Tokens that were charged and will not come, shape ``(n,)``; None if there are none."""
         if not self._books:
             return None
-        left = self._booked[rows.slot]
-        self._booked[rows.slot] = 0.0
+        slots = rows.slot.tolist()
+        left = np.array([self._booked.at(slot) for slot in slots])
+        for slot in slots:
+            self._booked.put(slot, 0.0)
         return left
 
     def floor(self) -> float:

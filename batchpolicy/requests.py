@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,15 +127,9 @@ class Requests:
         found = self._gathered.get(name)
         if found is None:
             found = self._columns[name].take(self._rows, axis=0)
-            found.flags.writeable = False
+            found.setflags(write=False)
             self._gathered[name] = found
         return found
-
-    def _floats(self, name: str) -> FloatArray:
-        return cast(FloatArray, self._column(name))
-
-    def _ints(self, name: str) -> IntArray:
-        return cast(IntArray, self._column(name))
 
     @property
     def request_id(self) -> list[str]:
@@ -146,117 +140,117 @@ class Requests:
     @property
     def slot(self) -> IntArray:
         """Dense id, kept for life and reused afterwards: the index of a ``StateArray``."""
-        return self._ints("slot")
+        return self._column("slot")
 
     @property
     def seq(self) -> IntArray:
         """Submission number; breaks ties."""
-        return self._ints("seq")
+        return self._column("seq")
 
     @property
     def arrival_s(self) -> FloatArray:
         """First arrival; requeueing never changes it."""
-        return self._floats("arrival_s")
+        return self._column("arrival_s")
 
     @property
     def priority(self) -> IntArray:
         """Any integer; lower is more urgent."""
-        return self._ints("priority")
+        return self._column("priority")
 
     @property
     def tenant(self) -> IntArray:
         """Dense code of the tenant's name, -1 for none."""
-        return self._ints("tenant")
+        return self._column("tenant")
 
     @property
     def weight(self) -> FloatArray:
         """The tenant's share, 1 by default."""
-        return self._floats("weight")
+        return self._column("weight")
 
     @property
     def session(self) -> IntArray:
         """Dense code of the session's name, -1 for none."""
-        return self._ints("session")
+        return self._column("session")
 
     @property
     def lora(self) -> IntArray:
         """Dense code of the LoRA adapter's name, -1 for none."""
-        return self._ints("lora")
+        return self._column("lora")
 
     @property
     def turn(self) -> IntArray:
         """Earlier requests of the same session."""
-        return self._ints("turn")
+        return self._column("turn")
 
     @property
     def prompt_tokens(self) -> IntArray:
         """Tokens of the prompt."""
-        return self._ints("prompt_tokens")
+        return self._column("prompt_tokens")
 
     @property
     def max_tokens(self) -> IntArray:
         """Most output tokens the client asked for: a ceiling, not a prediction."""
-        return self._ints("max_tokens")
+        return self._column("max_tokens")
 
     @property
     def ttft_slo_s(self) -> FloatArray:
         """Target for the time to first token; ``inf`` without one."""
-        return self._floats("ttft_slo_s")
+        return self._column("ttft_slo_s")
 
     @property
     def tpot_slo_s(self) -> FloatArray:
         """Target for the mean time per output token; ``inf`` without one."""
-        return self._floats("tpot_slo_s")
+        return self._column("tpot_slo_s")
 
     @property
     def deadline_s(self) -> FloatArray:
         """Absolute time by which the answer should be complete; ``inf`` without one."""
-        return self._floats("deadline_s")
+        return self._column("deadline_s")
 
     @property
     def queue_ttl_s(self) -> FloatArray:
         """Longest wait before a first start; ``inf`` without a limit."""
-        return self._floats("queue_ttl_s")
+        return self._column("queue_ttl_s")
 
     @property
     def ready(self) -> BoolArray:
         """Could start now; false while a grammar compiles or a transfer runs."""
-        return cast(BoolArray, self._column("ready"))
+        return self._column("ready")
 
     @property
     def cached_tokens(self) -> IntArray:
         """Prompt tokens found in the prefix cache at the last probe; 0 before."""
-        return self._ints("cached_tokens")
+        return self._column("cached_tokens")
 
     @property
     def need_kv_blocks(self) -> IntArray:
         """KV blocks that starting the whole prompt takes, at the last probe."""
-        return self._ints("need_kv_blocks")
+        return self._column("need_kv_blocks")
 
     @property
     def computed_tokens(self) -> IntArray:
         """Tokens whose KV is present or in flight, cache hits included."""
-        return self._ints("computed_tokens")
+        return self._column("computed_tokens")
 
     @property
     def output_tokens(self) -> IntArray:
         """Tokens delivered."""
-        return self._ints("output_tokens")
+        return self._column("output_tokens")
 
     @property
     def kv_blocks(self) -> IntArray:
         """KV blocks that displacing the request would free."""
-        return self._ints("kv_blocks")
+        return self._column("kv_blocks")
 
     @property
     def preemptions(self) -> IntArray:
         """How often the request lost its KV."""
-        return self._ints("preemptions")
+        return self._column("preemptions")
 
     @property
     def overtakes(self) -> IntArray:
         """Later arrivals admitted before this one was for the first time, or so far."""
-        stored = self._ints("overtakes")
+        stored = self._column("overtakes")
         if not self._passed:
             return stored
         late = len(self._passed) - np.searchsorted(self._passed, self.seq, side="right")
@@ -265,22 +259,22 @@ class Requests:
     @property
     def status(self) -> IntArray:
         """A ``Status``."""
-        return self._ints("status")
+        return self._column("status")
 
     @property
     def first_scheduled_s(self) -> FloatArray:
         """When it first ran; ``NaN`` until then."""
-        return self._floats("first_scheduled_s")
+        return self._column("first_scheduled_s")
 
     @property
     def first_token_s(self) -> FloatArray:
         """When the first token came out; ``NaN`` until then."""
-        return self._floats("first_token_s")
+        return self._column("first_token_s")
 
     @property
     def last_token_s(self) -> FloatArray:
         """When the latest token came out; ``NaN`` until then."""
-        return self._floats("last_token_s")
+        return self._column("last_token_s")
 
     @property
     def predicted_output_tokens(self) -> FloatArray:
@@ -289,12 +283,12 @@ class Requests:
         A predictor's is given what is out when somebody to displace is sought, else what was
         out up to 16 steps before; a request's own stays.
         """
-        return self._floats("predicted_output_tokens")
+        return self._column("predicted_output_tokens")
 
     @property
     def predicted_output_high(self) -> FloatArray:
         """Quantile ``memory.quantile`` of the whole output; ``NaN`` without a predictor."""
-        return self._floats("predicted_output_high")
+        return self._column("predicted_output_high")
 
     @property
     def output_quantiles(self) -> FloatArray:
@@ -302,7 +296,7 @@ class Requests:
 
         As predicted at the arrival, and ``NaN`` without a predictor.
         """
-        return self._floats(QUANTILES)
+        return self._column(QUANTILES)
 
     @property
     def prefill_tokens(self) -> IntArray:

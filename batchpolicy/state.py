@@ -8,6 +8,9 @@ import numpy as np
 
 from batchpolicy.requests import FloatArray, IndexArray
 
+_FEW = 16
+"""So many codes are added to one by one, as the first ``np.add.at`` of a step is slow."""
+
 
 class StateArray:
     """One float for each slot, tenant or session; grows by itself.
@@ -33,8 +36,20 @@ class StateArray:
 
     def add(self, codes: IndexArray, amounts: FloatArray | float) -> None:
         """Add ``amounts``, shape of ``codes`` or one number; repeated codes add up."""
+        if isinstance(amounts, np.ndarray) and len(codes) <= _FEW:
+            for code, amount in zip(codes.tolist(), amounts.tolist(), strict=True):
+                self.put(code, self.at(code) + amount)
+            return
         self._reach(codes)
         np.add.at(self._values, codes, amounts)
+
+    def lower(self, codes: IndexArray, amounts: IndexArray) -> FloatArray:
+        """Take ``amounts`` off and return what is left; codes are distinct."""
+        self._reach(codes)
+        left: FloatArray = self._values[codes]
+        left -= amounts
+        self._values[codes] = left
+        return left
 
     def mapped(
         self, function: Callable[[FloatArray], FloatArray], codes: IndexArray

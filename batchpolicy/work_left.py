@@ -20,12 +20,12 @@ def output_to_come(requests: Requests, step: Step) -> FloatArray:
     """
     if requests.at_default("predicted_output_tokens"):
         return np.zeros(len(requests))
-    total = requests.predicted_output_tokens
-    unknown = total != total
+    to_come = requests.predicted_output_tokens.copy()
+    unknown = to_come != to_come
     if unknown.any():
-        typical = typical_output(step)
-        total = np.where(unknown, np.minimum(typical, requests.max_tokens), total)
-    to_come = np.subtract(total, requests.output_tokens, dtype=np.float64)
+        np.putmask(to_come, unknown, np.minimum(typical_output(step), requests.max_tokens))
+    if not requests.at_default("output_tokens"):
+        to_come -= requests.output_tokens
     return np.maximum(to_come, 0.0, out=to_come)
 
 
@@ -49,6 +49,7 @@ def work_left(requests: Requests, step: Step, output_weight: float) -> FloatArra
     if requests.at_default("predicted_output_tokens"):
         return requests.prefill_tokens.astype(np.float64)
     work = output_to_come(requests, step)
-    work *= output_weight
+    if output_weight != 1.0:
+        work *= output_weight
     work += requests.prefill_tokens
     return work

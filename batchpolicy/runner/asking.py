@@ -48,16 +48,19 @@ class Answer(NamedTuple):
 class Desk(Protocol):
     """Where questions are left and answers collected, neither of which ever waits."""
 
-    def ask(self, question: Question, now_s: float) -> int:
-        """Leave a question; how many requests are not looked at for want of room."""
+    def ask(self, question: Question, now_s: float) -> None:
+        """Leave a question."""
         ...
 
     def answers(self, now_s: float) -> list[Answer]:
         """Answers that are ready and were not collected, in the order of the questions."""
         ...
 
-    def begin(self) -> None:
-        """The engine computes: whoever shares its core may work."""
+    def begin(self) -> int:
+        """The engine computes: whoever shares its core may work.
+
+        How many requests are not looked at for want of room.
+        """
         ...
 
     def close(self) -> None:

@@ -28,26 +28,28 @@ class Calibration:
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self._seen: deque[tuple[float, float]] = deque(maxlen=MOST + REFIT)
         self._new = 0
+        """The latest ones, which have no part in the fit yet."""
+        self.ready = False
+        """Whether enough answers were seen."""
+        self._stale = False
+        """A fit is due, and made once somebody asks."""
         self._line = (0.0, 1.0)
         self._errors: FloatArray = np.zeros(0)
         """Ascending."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether enough answers were seen."""
-        return len(self._errors) > 0
 
     def add(self, predicted: float, output_tokens: int) -> None:
         """An answer of which the median was predicted ended with so many tokens."""
         self._seen.append((predicted, float(output_tokens)))
         self._new += 1
-        if len(self._seen) >= ENOUGH and (self._new >= REFIT or not self.ready):
-            self._fit()
+        if self._new >= (REFIT if self.ready else ENOUGH):
+            self._new, self.ready, self._stale = 0, True, True
 
     def given(self, predicted: FloatArray, age: FloatArray, levels: FloatArray) -> FloatArray:
         """Quantiles of the totals once more than ``age`` tokens are out, shape ``(n, k)``."""
+        if self._stale:
+            self._fit()
         start, slope = self._line
         center = start + slope * np.log(predicted)
         errors, n = self._errors, len(self._errors)
@@ -61,8 +63,10 @@ class Calibration:
         return found
 
     def _fit(self) -> None:
-        self._new = 0
-        x, y = np.log(np.array(self._seen)).T
+        self._stale = False
+        # As they were when it became due, whenever somebody asks.
+        seen = np.array(self._seen)[: len(self._seen) - self._new]
+        x, y = np.log(seen[-MOST:]).T
         dx, dy = x - x.mean(), y - y.mean()
         around = float(dx @ dx)
         slope = min(max(float(dx @ dy) / around, 0.0), 1.0) if around > _EXACT else 1.0

@@ -70,32 +70,32 @@ class Foresight:
     def take(self, now_s: float) -> Predictions | None:
         """Ask about what has come since the last call; the predictions that are ready."""
         # The step before may have come to nothing.
-        self._desk.begin()
+        self.begin()
         if self._new or self._ended:
-            question = Question(self._ended, self._new)
+            self._desk.ask(Question(self._ended, self._new), now_s)
             self._new, self._ended = [], []
-            self._dropped(self._desk.ask(question, now_s))
         answers = self._desk.answers(now_s)
         return self._predictions(answers) if answers else None
 
     def begin(self) -> None:
         """The step is planned, and the engine computes it."""
-        self._desk.begin()
+        dropped = self._desk.begin()
+        if dropped:
+            self._dropped(dropped)
 
     def close(self) -> None:
         """Nobody asks any more."""
         self._desk.close()
 
     def _predictions(self, answers: list[Answer]) -> Predictions | None:
-        said: list[Predictions] = []
         for answer in answers:
             for fault in answer.faults:
                 self._failed(fault)
-            self._count(answer.counts)
+            if answer.counts:
+                self._count(answer.counts)
             if answer.silent:
                 self._counters["predictor_silent"] += answer.silent
-            if answer.said is not None:
-                said.append(answer.said)
+        said = [answer.said for answer in answers if answer.said is not None]
         return joined(said) if said else None
 
     def _count(self, counts: Mapping[str, int]) -> None:
@@ -107,8 +107,6 @@ class Foresight:
                 self._counters[ours] += new
 
     def _dropped(self, requests: int) -> None:
-        if not requests:
-            return
         if not self._counters["predictor_dropped"]:
             logger.error(
                 "predictor %s is too slow, or hangs: requests go without its prediction. "

@@ -162,7 +162,7 @@ class Ledger:
         columns["computed_tokens"][slot] = 0
         columns["cached_tokens"][slot] = 0
         columns["kv_blocks"][slot] = 0
-        columns["preemptions"][slot] += 1
+        self.table.set(request_id, preemptions=columns["preemptions"][slot] + 1)
         columns["status"][slot] = int(Status.WAITING)
         self._size_waiting(np.array([slot]))
         self.waiting.add(slot, self._priority(slot))

@@ -20,14 +20,13 @@ class OnClock(Desk):
         self._done: deque[tuple[float, Answer]] = deque()
 
     @override
-    def ask(self, question: Question, now_s: float) -> int:
+    def ask(self, question: Question, now_s: float) -> None:
         cost_s, answer = self._asker.cost_s(question), self._asker.answer(question)
         if not 0.0 <= cost_s < math.inf:
             answer.faults.append(ValueError(f"cost_s is {cost_s}, expected seconds, at least 0"))
             cost_s = 0.0
         self._free_s = max(self._free_s, now_s) + cost_s
         self._done.append((self._free_s, answer))
-        return 0
 
     @override
     def answers(self, now_s: float) -> list[Answer]:
@@ -37,8 +36,8 @@ class OnClock(Desk):
         return found
 
     @override
-    def begin(self) -> None:
-        """Its time is the clock's."""
+    def begin(self) -> int:
+        return 0  # Its time is the clock's.
 
     @override
     def close(self) -> None:

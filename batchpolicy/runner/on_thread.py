@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 import weakref
 from collections import deque
+from queue import SimpleQueue
 
 from typing_extensions import override
 
@@ -31,22 +35,21 @@ class OnThread(Desk):
         self._mailbox = Mailbox(most_at_once, most_left)
         self._answers: deque[Answer] = deque()
         self._thread: threading.Thread | None = None
-        self._told = True
-        """The thread knows of all that was left for it."""
+        self._asked: list[Question] = []
+        """What the thread is not told of yet."""
         # Who serves the mailbox knows nothing of this object, so that it may go.
         self._closing = weakref.finalize(self, self._mailbox.close)
 
     @override
-    def ask(self, question: Question, now_s: float) -> int:
-        self._told = False
-        return self._mailbox.put(question)
+    def ask(self, question: Question, now_s: float) -> None:
+        self._asked.append(question)
 
     @override
-    def begin(self) -> None:
-        if self._told:
-            return
-        self._told = True
-        self._mailbox.ring()
+    def begin(self) -> int:
+        if not self._asked:
+            return 0
+        dropped = sum(self._mailbox.put(question) for question in self._asked)
+        self._asked.clear()
         if self._thread is None:
             self._thread = threading.Thread(
                 target=_serve,
@@ -55,6 +58,7 @@ class OnThread(Desk):
                 daemon=True,
             )
             self._thread.start()
+        return dropped
 
     @override
     def answers(self, now_s: float) -> list[Answer]:
@@ -74,48 +78,49 @@ class Mailbox:
         self._ended: deque[tuple[Asked, int]] = deque(maxlen=most_left)
         self._new: deque[Asked] = deque(maxlen=most_left)
         self._left = most_left
-        self._rung = False
-        """Somebody wants what is in it to be done."""
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # A condition would say the same in Python, within the step.
+        self._bell: SimpleQueue[None] = SimpleQueue()
 
     def put(self, question: Question) -> int:
-        """Leave a question; how many requests fall out of the box for it."""
-        with self._changed:
-            if self._closed:
-                return 0
+        """Leave a question, to be answered now; how many requests fall out of the box for it."""
+        if self._closed:
+            return 0
+        with self._lock:
             dropped = max(len(self._new) + len(question.new) - self._left, 0)
             self._ended += question.ended
             self._new += question.new
+        if self._bell.empty():
+            self._bell.put(None)
         return dropped
-
-    def ring(self) -> None:
-        """Let what was left be done."""
-        with self._changed:
-            self._rung = True
-            self._changed.notify()
 
     def get(self) -> Question | None:
         """Wait for a question; None once the box is closed."""
-        with self._changed:
-            while not (self._rung and (self._new or self._ended)) and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                return None
-            ended = [self._ended.popleft() for _ in range(min(len(self._ended), self._most))]
-            new = [self._new.popleft() for _ in range(min(len(self._new), self._most))]
-            self._rung = bool(self._ended or self._new)
-            return Question(ended, new)
+        while not self._closed:
+            with self._lock:
+                ended = [self._ended.popleft() for _ in range(min(len(self._ended), self._most))]
+                new = [self._new.popleft() for _ in range(min(len(self._new), self._most))]
+            if ended or new:
+                return Question(ended, new)
+            self._bell.get()
+        return None
 
     def close(self) -> None:
         """Whoever waits, or will, is told that nothing comes."""
-        with self._changed:
-            self._closed = True
-            self._ended.clear()
-            self._new.clear()
-            self._changed.notify()
+        # Without the lock, as the collector may call this from within it.
+        self._closed = True
+        self._bell.put(None)
 
 
 def _serve(mailbox: Mailbox, asker: Asker, answers: deque[Answer]) -> None:
+    _give_way()
     while (question := mailbox.get()) is not None:
         answers.append(asker.answer(question))
+
+
+def _give_way() -> None:
+    """Let this thread not take its core from the one that wakes it, which is in a step."""
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -11,14 +11,15 @@ from batchpolicy.runner.table import RequestTable
 def write_predictions(table: RequestTable, told: Predictions) -> None:
     """Write them down; requests that have ended meanwhile do without, whoever has their ids."""
     columns, slots = table.columns, table.slots
-    first = table.at_default("predicted_output_tokens")
-    rows = zip(told.ids, told.quantiles, told.high.tolist(), told.seq.tolist(), strict=True)
-    for request_id, quantiles, high, seq in rows:
+    seqs, all_quantiles = columns["seq"], columns[QUANTILES]
+    medians, highs = columns["predicted_output_tokens"], columns["predicted_output_high"]
+    for row, request_id in enumerate(told.ids):
         slot = slots.get(request_id)
-        if slot is None or columns["seq"][slot] != seq:
+        if slot is None or seqs[slot] != told.seq[row]:
             continue
-        columns[QUANTILES][slot] = quantiles
-        columns["predicted_output_tokens"][slot] = quantiles[MEDIAN]
-        columns["predicted_output_high"][slot] = high
-        if first:
-            table.differ({"predicted_output_tokens": float(quantiles[MEDIAN])})
+        quantiles = told.quantiles[row]
+        all_quantiles[slot] = quantiles
+        medians[slot] = median = quantiles[MEDIAN]
+        highs[slot] = told.high[row]
+        if table.at_default("predicted_output_tokens"):
+            table.differ({"predicted_output_tokens": float(median)})

@@ -136,8 +136,8 @@ class PolicyRunner:
                 self._forecast.arrived(slot)
             if self._foresight is not None:
                 columns = self._ledger.table.columns
-                seq, turn = int(columns["seq"][slot]), int(columns["turn"][slot])
-                self._foresight.arrived(request_id, facts, seq, turn if facts.session else -1)
+                turn = int(columns["turn"][slot]) if facts.session else -1
+                self._foresight.arrived(request_id, facts, int(columns["seq"][slot]), turn)
 
     def ready(self, request_id: str, flag: bool) -> None:
         """A waiting request can start now, or cannot any more."""
@@ -364,7 +364,8 @@ class PolicyRunner:
             self._certificates.ended(request_id, slot)
         if self._foresight is not None:
             columns = self._ledger.table.columns
-            whole = slot in self._ledger.running and columns["status"][slot] == Status.FINISHED
+            ended = int(columns["status"][slot])
+            whole = ended == Status.FINISHED and slot in self._ledger.running
             out = int(columns["output_tokens"][slot]) if whole else None
             self._foresight.ended(request_id, out)
 

@@ -11,7 +11,9 @@ from batchpolicy.requests import COLUMNS, NEVER_STARTED, QUANTILES, Column, Requ
 
 Slots = npt.NDArray[np.intp]
 
-_SELDOM_SET = ("priority", "weight", "ttft_slo_s", "deadline_s", "predicted_output_tokens")
+_SELDOM_SET = (
+    "priority", "weight", "ttft_slo_s", "deadline_s", "preemptions", "predicted_output_tokens",
+)  # fmt: skip
 """Columns that policies look at, and that many servers never see a value in."""
 
 

@@ -64,16 +64,16 @@ class Fairness(Scorer):
         counters.charge(rows, self._price(rows, predicted))
         if predicted is None:
             return
-        again = rows.preemptions > 0
-        if not again.any():
-            counters.book(rows, predicted)
-        elif not again.all():
-            counters.book(rows.take(~again), predicted[~again])
+        if not rows.at_default("preemptions"):
+            first = rows.preemptions == 0
+            rows, predicted = rows.take(first), predicted[first]
+        counters.book(rows, predicted)
 
     @override
     def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
         tokens = self._counters.beyond_booked(rows, work.output_tokens)
-        self._counters.charge(rows, self.output_weight * tokens / rows.weight)
+        if tokens is not None:
+            self._charge(rows, self.output_weight * tokens)
 
     def served(self, requests: Requests) -> FloatArray:
         """Counter of each request's tenant, shape ``(n,)``, in weighted tokens."""
@@ -82,6 +82,10 @@ class Fairness(Scorer):
     def price_of_admission(self, rows: Requests) -> FloatArray:
         """What each row's tenant is charged when it starts, shape ``(n,)``."""
         return self._price(rows, self._predicted(rows))
+
+    def _charge(self, rows: Requests, tokens: FloatArray) -> None:
+        """Charge so many tokens, shape ``(n,)``, divided by the weights of the tenants."""
+        self._counters.charge(rows, tokens if rows.at_default("weight") else tokens / rows.weight)
 
     def _price(self, rows: Requests, predicted: FloatArray | None) -> FloatArray:
         price = np.multiply(self.prompt_weight, rows.prompt_tokens, dtype=np.float64)
@@ -103,7 +107,7 @@ class Fairness(Scorer):
         self._counters.left(rows)
         unspent = self._counters.unspent(rows)
         if unspent is not None:
-            self._counters.charge(rows, -self.output_weight * unspent / rows.weight)
+            self._charge(rows, -self.output_weight * unspent)
 
     @override
     def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
@@ -114,7 +118,9 @@ class Fairness(Scorer):
         if not self.book or rows.at_default("predicted_output_tokens"):
             return None
         predicted = np.minimum(rows.predicted_output_tokens, rows.max_tokens)
-        return np.where(predicted > 0.0, self.book_share * predicted, 0.0)
+        # NaN, of whom nobody predicts any, becomes 0.
+        predicted = np.fmax(predicted, 0.0)
+        return predicted if self.book_share == 1.0 else self.book_share * predicted
 
 
 def _clip(values: FloatArray) -> FloatArray:

@@ -91,7 +91,17 @@ def test_columns_that_start_to_differ_are_looked_at_again() -> None:
     assert not table.view().at_default("priority")
 
 
-@pytest.mark.parametrize("name", sorted(NEVER_STARTED))
+def test_of_preemptions_none_are_known_until_the_first() -> None:
+    table = RequestTable()
+    slots = np.array([table.add("a"), table.add("b")])
+    assert table.rows(slots).at_default("preemptions")
+    table.set("a", preemptions=1)
+    table.set("a", preemptions=0)
+    assert not table.rows(slots).at_default("preemptions")
+    assert table.rows(slots[1:], never_started=True).at_default("preemptions")
+
+
+@pytest.mark.parametrize("name", sorted(NEVER_STARTED - {"preemptions"}))
 def test_only_who_never_ran_is_known_to_have_computed_nothing(name: str) -> None:
     table = RequestTable()
     slots = np.array([table.add("a")])

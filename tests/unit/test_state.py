@@ -26,6 +26,17 @@ def test_amounts_for_one_code_add_up() -> None:
     state.add(np.array([2, 70, 2, -1, -1]), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     state.add(np.array([2]), 10.0)
     assert state[np.array([2, 70, -1, 0])].tolist() == [14.0, 2.0, 9.0, 0.0]
+    state.add(np.tile([70, 200, -1], 20), np.tile([1.0, 2.0, 3.0], 20))
+    assert state[np.array([2, 70, 200, -1, 0])].tolist() == [14.0, 22.0, 40.0, 69.0, 0.0]
+
+
+def test_what_is_taken_off_leaves_the_rest() -> None:
+    state = StateArray(default=2.0)
+    state.put(3, 9.0)
+    left = state.lower(np.array([3, 300, -1]), np.array([4, 5, 0]))
+    assert left.tolist() == [5.0, -3.0, 2.0]
+    left[:] = 0.0
+    assert state[np.array([3, 300, -1, 0])].tolist() == [5.0, -3.0, 2.0, 2.0]
 
 
 def test_the_least_is_of_codes_that_are_above_zero_in_the_other() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,9 +64,8 @@ def desk(**most: int) -> OnThread:
 
 def ask(made: OnThread, ended: list[tuple[Asked, int]], new: list[Asked]) -> int:
     """Leave a question, and let it be answered; how many are dropped."""
-    dropped = made.ask(Question(ended, new), 0.0)
-    made.begin()
-    return dropped
+    made.ask(Question(ended, new), 0.0)
+    return made.begin()
 
 
 def step(made: Rig) -> Plan:
@@ -325,34 +326,63 @@ class WouldWait(Exception):
 
 
 class NobodyRings:
-    """A condition on one thread, on which waiting would be for ever."""
+    """A bell on one thread, for which waiting would be for ever."""
 
-    def __enter__(self) -> None: ...
+    def empty(self) -> bool:
+        return True
 
-    def __exit__(self, *_: object) -> None: ...
+    def put(self, _: object) -> None: ...
 
-    def notify(self) -> None: ...
-
-    def wait(self) -> None:
+    def get(self) -> None:
         raise WouldWait
 
 
 def test_it_does_not_work_while_a_step_is_planned() -> None:
-    box = Mailbox(2, 10)
-    box._changed = NobodyRings()  # type: ignore[assignment]
-    box.put(Question([], asked("a", "b", "c")))
+    made = desk(most_at_once=2)
+    box = made._mailbox
+    box._bell = NobodyRings()  # type: ignore[assignment]
+    made._thread = threading.current_thread()
+    made.ask(Question([], asked("a", "b", "c")), 0.0)
     with pytest.raises(WouldWait):
         box.get()
-    box.ring()
+    made.begin()
     first, rest = box.get(), box.get()
     assert first is not None and rest is not None
     assert [len(first.new), len(rest.new)] == [2, 1]
-    # What is left behind from here on is for the next ring.
-    box.put(Question([], asked("d")))
+    # What is asked from here on is told when the next step is planned.
+    made.ask(Question([], asked("d")), 0.0)
     with pytest.raises(WouldWait):
         box.get()
-    box.ring()
+    made.begin()
     assert box.get() == Question([], asked("d"))
+
+
+def test_of_a_hanging_predictor_the_bell_is_rung_once() -> None:
+    box = Mailbox(2, 10)
+    for _ in range(1000):
+        box.put(Question([], asked("a")))
+    assert box._bell.qsize() == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are all alike")
+def test_its_thread_takes_no_core_from_the_one_that_wakes_it() -> None:
+    seen: list[int] = []
+
+    class Looks(Waits):
+        @override
+        def counts(self) -> Mapping[str, int]:
+            seen.append(os.sched_getscheduler(0))
+            return {}
+
+    before = os.sched_getscheduler(0)
+    made = OnThread(Asker(Looks(), 0.9))
+    STAGE.go.release()
+    ask(made, [], asked("a"))
+    STAGE.wait()
+    ask(made, [], asked("b"))
+    STAGE.wait()  # so that the first is answered
+    assert seen == [os.SCHED_BATCH if before == os.SCHED_OTHER else before]
+    assert os.sched_getscheduler(0) == before
 
 
 def test_what_a_step_that_came_to_nothing_left_is_done_with_the_next_tick() -> None:

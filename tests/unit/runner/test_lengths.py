@@ -96,6 +96,26 @@ def test_before_there_are_enough_answers_nothing_is_fitted() -> None:
     assert not fitted(few, few).ready
 
 
+@pytest.mark.parametrize("answers", [ENOUGH, ENOUGH + 15, ENOUGH + 16, 511, 512, 600, 1111])
+def test_a_fit_is_of_the_answers_up_to_when_it_was_due_whenever_somebody_asks(
+    answers: int,
+) -> None:
+    rng = np.random.default_rng(1)
+    true = rng.integers(100, 200, answers)
+    predicted = true * rng.lognormal(0, 0.5, answers)
+
+    def given(made: Calibration) -> list[float]:
+        levels = np.array([0.05, 0.5, 0.95])
+        found: list[float] = made.given(np.array([150.0]), np.zeros(1), levels)[0].tolist()
+        return found
+
+    # The fits of the first 64 answers, and then of the latest 512 after every 16.
+    due = ENOUGH + (answers - ENOUGH) // 16 * 16
+    at_once = fitted(predicted[max(due - 512, 0) : due], true[max(due - 512, 0) : due])
+    at_once._stale, at_once._new = True, 0
+    assert given(fitted(predicted, true)) == given(at_once)
+
+
 def test_each_eviction_adds_safety_and_each_answer_without_takes_some_off() -> None:
     safety = Safety(0.95, 0.01)
     start = safety.deviations
