@@ -92,9 +92,9 @@ class Found:
     """What became of an arm."""
 
     setting: Setting
-    loads: list[float] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list[float])
     """The highest on each part, in requests a second."""
-    beyond: list[Served] = field(default_factory=list)
+    beyond: list[Served] = field(default_factory=list[Served])
     """At ``BEYOND`` times what edf carries, on each part."""
 
 

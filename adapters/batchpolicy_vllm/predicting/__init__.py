@@ -1,0 +1,1 @@
+"""What a predictor beside the vLLM scheduler costs its steps."""
