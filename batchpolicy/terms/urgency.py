@@ -23,7 +23,7 @@ class Urgency(Term):
 
     A target that cannot be met any more, as it has passed or the prompt alone takes
     longer, makes nobody urgent: the request stands as if it had not been set, behind
-    those that can still be met. One that was started late is as urgent by its TPOT target
+    those whose targets are near. One that was started late is as urgent by its TPOT target
     as others. ``lost`` says otherwise.
     """
 
