@@ -183,8 +183,8 @@ def _figures(found: Mapping[str, Found]) -> Iterator[Measurement]:
             ratio.value >= goal,
             ""
             if ratio.value >= goal or other == FCFS
-            else "deadlines are all that the targets "
-            "of this traffic ask for, and nearest deadline first is what there is to gain",
+            else "edf serves what is lost after all others, and benefit only after those "
+            "whose targets are near",
         )
     ratio = Ratio.of(found["benefit"].loads, found[FCFS].loads)
     yield Measurement("load of benefit as it comes, over fcfs", str(ratio))
