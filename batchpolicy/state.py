@@ -36,7 +36,8 @@ class StateArray:
 
     def add(self, codes: IndexArray, amounts: FloatArray | float) -> None:
         """Add ``amounts``, shape of ``codes`` or one number; repeated codes add up."""
-        if isinstance(amounts, np.ndarray) and len(codes) <= _FEW:
+        few = len(codes) <= _FEW
+        if few and isinstance(amounts, np.ndarray) and amounts.shape == codes.shape:
             for code, amount in zip(codes.tolist(), amounts.tolist(), strict=True):
                 self.put(code, self.at(code) + amount)
             return

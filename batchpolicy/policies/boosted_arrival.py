@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PrivateAttr
+from pydantic import Field, NonNegativeFloat, PrivateAttr
 from typing_extensions import override
 
 from batchpolicy.policy import CodeKind, Policy, Step, Tags, Work
@@ -35,7 +35,7 @@ class BoostedArrival(Policy):
 
     tags: ClassVar[Tags] = Tags()
 
-    boost_tokens: Annotated[PositiveFloat, Tune(1e3, 1e7, log=True)] = 200_000.0
+    boost_tokens: Annotated[float, Field(gt=0, le=1e15), Tune(1e3, 1e7, log=True)] = 200_000.0
     """Size below which a request is moved ahead by more than that, in prompt tokens."""
     output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 8.0
     """What an output token counts, in prompt tokens."""

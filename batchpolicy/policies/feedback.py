@@ -22,9 +22,10 @@ class Feedback(Policy):
     The first level lasts for ``quantum_tokens`` of service, each next one for
     ``quantum_ratio`` times as many, and the last for ever. Who waited for ``promote_s``
     stands in the first level, and begins again there once it starts: no later arrival
-    passes it any more. Tokens that are computed a second time are no service, and what would
-    have to be counts for a running request: it gives way to who stands above the level that
-    it would be in without the service that it would lose.
+    passes it any more. Of a request that gave way no prompt is service any more, as most of it
+    is computed a second time. For a running request its KV counts, prefix hits included, as they
+    may be gone by then: it gives way to who stands above the level that it would be in without
+    the service that it would lose.
     """
 
     tags: ClassVar[Tags] = Tags(preempts="benefit")
@@ -62,7 +63,11 @@ class Feedback(Policy):
 
     @override
     def on_admitted(self, rows: Requests, step: Step) -> None:
-        self._restart(rows.take(self._promoted(rows, step)))
+        # Told late where nothing was to be decided: the columns know when they first started.
+        first_s = rows.first_scheduled_s
+        told_now = (rows.preemptions > 0) | (first_s != first_s)
+        waited_s = np.where(told_now, step.now_s, first_s) - self._waits_from_s[rows.slot]
+        self._restart(rows.take(waited_s >= self.promote_s))
         self._waits_from_s[rows.slot] = np.inf
 
     @override

@@ -19,7 +19,8 @@ class LeastAttainedService(Feedback):
     a session, those that ended included, so that a short program is not held up by the calls
     of long ones. A request without a session is one of its own. Sessions of better levels
     displace others. Whoever waited for ``promote_s`` starts before all others,
-    and its session begins again in the first level, so that nobody waits for ever.
+    and its session begins again in the first level; ``preempt.max_each`` bounds how often it gives
+    way after that, so that nobody waits for ever.
 
     References
     ----------

@@ -121,6 +121,8 @@ def _serve(mailbox: Mailbox, asker: Asker, answers: deque[Answer]) -> None:
 
 def _give_way() -> None:
     """Let this thread not take its core from the one that wakes it, which is in a step."""
-    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+    if sys.platform == "linux":
+        # Not every C library and sandbox has these calls.
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -29,6 +29,8 @@ MOST_BYTES = 64 * 2**20
 """Of the file, and of what it unpacks to."""
 MOST_TREES = 2000
 MOST_GROUPS = 1_000_000
+MOST_LOSS = 1e9
+"""In parts of a typical answer."""
 RESIDUALS = 129
 """Quantiles of the errors that a file holds."""
 _NUMBERS = ("location_start", "slope", "scale_start", "typical_scale")
@@ -204,7 +206,8 @@ def _model(card: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Mode
         ):
             raise ModelFileError(f"{name}/residuals are no {RESIDUALS} ascending numbers.")
         losses = taken(f"{name}/losses")
-        if len(losses) != len(SHARES) or not (np.isfinite(losses).all() and (losses >= 0).all()):
+        # Not true of NaN either.
+        if len(losses) != len(SHARES) or not ((losses >= 0) & (losses <= MOST_LOSS)).all():
             raise ModelFileError(f"{name}/losses are no {len(SHARES)} rows of what can be lost.")
         return Ensemble(
             _trees(f"{name}/location", taken, float(numbers[0])),

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +31,14 @@ def test_amounts_for_one_code_add_up() -> None:
     assert state[np.array([2, 70, -1, 0])].tolist() == [14.0, 2.0, 9.0, 0.0]
     state.add(np.tile([70, 200, -1], 20), np.tile([1.0, 2.0, 3.0], 20))
     assert state[np.array([2, 70, 200, -1, 0])].tolist() == [14.0, 22.0, 40.0, 69.0, 0.0]
+
+
+@pytest.mark.parametrize("n", [2, 40])
+@pytest.mark.parametrize("amount", [2.0, np.array(2.0), np.array([2.0])])
+def test_one_amount_is_for_all_codes_few_or_many(n: int, amount: Any) -> None:
+    state = StateArray()
+    state.add(np.arange(n), amount)
+    assert state[np.arange(n)].tolist() == [2.0] * n
 
 
 def test_what_is_taken_off_leaves_the_rest() -> None:

@@ -30,8 +30,10 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """The ratio; of nothing by nothing it is 1."""
-        return self.over / self.under if self.under else float(self.over > 0.0) or 1.0
+        """The ratio; of nothing by nothing it is 1, of something by nothing inf."""
+        if self.under:
+            return self.over / self.under
+        return float("inf") if self.over > 0.0 else 1.0
 
     def __str__(self) -> str:
         if np.isnan(self.low):

@@ -75,6 +75,19 @@ def test_who_waited_long_enough_is_in_the_first_level_and_begins_there_again() -
     assert levels(feedback, rows, 200.0) == [2.0]
 
 
+def test_who_started_before_that_long_a_wait_was_over_is_not_promoted_by_being_told_late() -> None:
+    table, rows = prompts(300)
+    feedback = policy(promote_s=5.0)
+    feedback.on_arrived(rows, make_step())
+    table.set("r0", first_scheduled_s=101.0)
+    # Events wait while nothing is to be decided, here for over five seconds.
+    feedback.on_admitted(table.view(), make_step(now_s=108.0))
+    served(feedback, table.view(), 300, 0)
+    assert levels(feedback, table.view(), 108.0) == [2.0]
+    served(feedback, table.view(), 0, 51)
+    assert levels(feedback, table.view(), 108.0) == [3.0]
+
+
 def test_the_wait_begins_anew_with_a_preemption_and_the_level_stays() -> None:
     table, rows = prompts(300)
     feedback = policy(promote_s=5.0)

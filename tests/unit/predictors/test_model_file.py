@@ -146,6 +146,10 @@ def gains(files: dict[str, bytes]) -> None:
     files["arrays/plain/losses.npy"] = npy(np.full((5, 9), -1.0))
 
 
+def losses_without_end(files: dict[str, bytes]) -> None:
+    files["arrays/plain/losses.npy"] = npy(np.full((5, 9), 1e307))
+
+
 def losses_of_other_levels(files: dict[str, bytes]) -> None:
     files["arrays/plain/losses.npy"] = npy(np.zeros((5, 8)))
 
@@ -178,6 +182,7 @@ def lengths_of_nothing(files: dict[str, bytes]) -> None:
         (no_scale, "which cannot be"),
         (losses_of_other_shares, "no 5 rows of what can be lost"),
         (gains, "no 5 rows of what can be lost"),
+        (losses_without_end, "no 5 rows of what can be lost"),
         (losses_of_other_levels, "which cannot be"),
         (falling_lengths, "no 9 ascending numbers of tokens"),
         (lengths_of_nothing, "no 9 ascending numbers of tokens"),

@@ -385,6 +385,17 @@ def test_its_thread_takes_no_core_from_the_one_that_wakes_it() -> None:
     assert os.sched_getscheduler(0) == before
 
 
+def test_it_answers_where_threads_cannot_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "sched_getscheduler", refused, raising=False)
+    desk = OnThread(Asker(Waits(), 0.9))
+    desk.ask(Question([], asked("a")), 0.0)
+    desk.begin()
+    assert STAGE.entered.acquire(timeout=LONG_S)
+
+
 def test_what_a_step_that_came_to_nothing_left_is_done_with_the_next_tick() -> None:
     made = rig(live=True)
     made.arrive("a")

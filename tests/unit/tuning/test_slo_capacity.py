@@ -50,6 +50,12 @@ def test_parts_of_the_traces_follow_one_another(tmp_path: Path) -> None:
     assert all(0.0 <= r.arrival_s < 10.0 for r in summaries)
 
 
+def test_a_trace_that_is_over_before_the_last_part_is_refused(tmp_path: Path) -> None:
+    source = Traces(traces(tmp_path))
+    with pytest.raises(ConfigError, match=f"{FILES[CHAT]}: nothing from 20 s to 30 s"):
+        source.part(2, 10.0)
+
+
 def test_each_class_has_its_targets_at_every_load(tmp_path: Path) -> None:
     for workload in (MadeUp().part(0, 30.0), Traces(traces(tmp_path)).part(0, 10.0)):
         for r in workload.stretched(1.0 / 0.3).requests:

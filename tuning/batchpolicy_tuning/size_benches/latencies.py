@@ -8,6 +8,8 @@ import numpy as np
 
 from batchpolicy.config import PolicyConfig
 from batchpolicy.engine import Engine, Run
+from batchpolicy.errors import WorkloadError
+from batchpolicy.requests import Status
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.metrics import percentile
 from batchpolicy_tuning.size_benches.setting import COST, LIMITS, SEED
@@ -33,8 +35,21 @@ class Latencies:
 
 
 def served(engine: Engine, config: PolicyConfig, workload: Workload) -> Latencies:
-    """Replay the workload, in which all requests finish."""
-    return latencies(engine.replay(workload, config, LIMITS, COST, seed=SEED))
+    """Replay the workload.
+
+    Raises
+    ------
+    WorkloadError
+        When not all of its requests finish.
+    """
+    run = engine.replay(workload, config, LIMITS, COST, seed=SEED)
+    lost = int((run.status != Status.FINISHED).sum())
+    if lost:
+        raise WorkloadError(
+            f"{workload.name}: {lost} of {len(workload.requests)} requests did not finish, "
+            "expected all of them; some may be too long for the engine."
+        )
+    return latencies(run)
 
 
 def latencies(run: Run) -> Latencies:

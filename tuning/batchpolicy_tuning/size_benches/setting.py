@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from batchpolicy.engine import Engine, EngineLimits
+from batchpolicy.errors import WorkloadError
 from batchpolicy.profiles import load_profile
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.saturation import Saturate, backlog
@@ -81,8 +82,18 @@ def draws_at(
     """
     every = seeds + TOLD
     source = _source(name, every, requests, cv)
+    _refuse_equal(source.replication(0, SEED))
     drawn = [_at_load(engine, _plain(source.replication(k, SEED)), load) for k in range(every)]
     return Draws(source.name, drawn[seeds:], drawn[:seeds])
+
+
+def _refuse_equal(workload: Workload) -> None:
+    lengths = {r.output_tokens for r in workload.requests}
+    if len(lengths) == 1:
+        raise WorkloadError(
+            f"{workload.name}: all answers have {lengths.pop()} tokens, expected lengths that "
+            "differ: predictions have nothing to tell apart."
+        )
 
 
 def _at_load(engine: Engine, workload: Workload, load: float) -> Workload:
@@ -113,6 +124,8 @@ def _plain(workload: Workload) -> Workload:
             ttft_slo_s=math.inf,
             tpot_slo_s=math.inf,
             deadline_s=math.inf,
+            queue_ttl_s=math.inf,
+            cancel_at_s=math.inf,
         )
         for r in workload.requests
     )

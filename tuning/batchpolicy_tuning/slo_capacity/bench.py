@@ -158,7 +158,7 @@ def served(engine: Engine, setting: Setting, workload: Workload, load: float) ->
     names = np.array([r.request_class for r in workload.requests])
     return Served(
         float(met.mean()),
-        {name: float(met[names == name].mean()) for name in TARGETS if (names == name).any()},
+        {name: float(met[names == name].mean()) for name in dict.fromkeys(names.tolist())},
         QueueCourse.of(run).drain_share <= DRAIN_SHARE,
     )
 

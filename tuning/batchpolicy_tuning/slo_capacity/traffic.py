@@ -114,15 +114,26 @@ class Traces:
             )
 
     def part(self, k: int, span_s: float) -> Workload:
-        """Disjoint parts; none where the traces are over."""
+        """Disjoint parts.
+
+        Raises
+        ------
+        ConfigError
+            When a trace has nothing there.
+        """
         start_s, end_s = k * span_s, (k + 1) * span_s
         rows: list[WorkloadRequest] = []
         for name, file in FILES.items():
-            inside = (
+            inside = [
                 replace(r, id=f"{name}-{r.id}", arrival_s=r.arrival_s - start_s)
                 for r in _read(self.folder / file).requests
                 if start_s <= r.arrival_s < end_s
-            )
+            ]
+            if not inside:
+                raise ConfigError(
+                    f"{self.folder / file}: nothing from {start_s:g} s to {end_s:g} s, expected "
+                    "a trace that goes on for all parts."
+                )
             rows += _with_targets(name, inside)
         columns = ("num_prefill_tokens", "num_decode_tokens")
         prompt, output = (Sample(dist="sample", file=SUMMARIES, column=c) for c in columns)

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from batchpolicy import registry
+from batchpolicy.config import PolicyConfig, PolicySpec
 from batchpolicy.engine import EngineLimits
-from batchpolicy.errors import ConfigError
+from batchpolicy.errors import ConfigError, WorkloadError
 from batchpolicy.step_cost import FormulaCost
 from batchpolicy.workload import Workload, WorkloadRequest
 from batchpolicy_sim import LightEngine
@@ -13,7 +18,7 @@ from batchpolicy_tuning.ratio import Ratio
 from batchpolicy_tuning.saturation import Saturate, backlog
 from batchpolicy_tuning.size_benches import setting
 from batchpolicy_tuning.size_benches.arms import Arm, noisy_oracle, tau_of
-from batchpolicy_tuning.size_benches.latencies import latencies
+from batchpolicy_tuning.size_benches.latencies import latencies, served
 from batchpolicy_tuning.size_benches.setting import draws_at
 from batchpolicy_tuning.size_benches.sizes import ARMS, FCFS, SizesBench
 from batchpolicy_tuning.size_benches.tail import ARMS as TAIL_ARMS
@@ -26,6 +31,7 @@ def test_a_ratio_is_of_the_means_and_has_no_interval_where_there_are_few_pairs()
     assert (found.over, found.under, found.value) == (3.0, 2.0, 1.5)
     assert str(found) == "1.50x"
     assert Ratio.of([0.0], [0.0]).value == 1.0
+    assert Ratio.of([3.0], [0.0]).value == np.inf
     many = Ratio.of([2.0 + k % 3 for k in range(12)], [1.0 + k % 2 for k in range(12)])
     assert many.low < many.value < many.high
 
@@ -47,6 +53,28 @@ def test_latencies_of_two_requests_on_one_seat_are_those_worked_out_by_hand() ->
     assert found.per_token_s == pytest.approx((2 / 2 + 3 / 1) / 2)
     assert (found.mean_s, found.longest_wait_s) == pytest.approx((2.5, 3.0))
     assert (found.long_s, found.recomputed, found.tokens_per_s) == pytest.approx((2.0, 0.0, 1.0))
+
+
+def test_workloads_that_orders_by_size_cannot_be_measured_on_are_refused(tmp_path: Path) -> None:
+    def line(k: int, **more: int) -> str:
+        row = {"id": f"r{k}", "arrival_s": 0.1 * k, "prompt_tokens": 20, "max_tokens": 90}
+        return json.dumps({**row, "output_tokens": 50, **more}) + "\n"
+
+    engine, path = registry.engine("light"), tmp_path / "w.jsonl"
+    path.write_text("".join(line(k) for k in range(400)))
+    with pytest.raises(WorkloadError, match="all answers have 50 tokens"):
+        draws_at(engine, str(path), 1.0, seeds=2, requests=10)
+    # Clients that would leave stay, so that latencies are of all.
+    path.write_text(
+        "".join(line(k, output_tokens=1 + k % 80, cancel_at_s=k // 9) for k in range(400))
+    )
+    draws = draws_at(engine, str(path), 1.0, seeds=2, requests=10)
+    assert {r.cancel_at_s for w in draws.measured for r in w.requests} == {np.inf}
+    (first, *_) = draws.measured[0].requests
+    leaves = replace(first, id="leaves", output_tokens=80, cancel_at_s=first.arrival_s + 1e-3)
+    never = Workload("never", (first, leaves))
+    with pytest.raises(WorkloadError, match="1 of 2 requests did not finish"):
+        served(engine, PolicyConfig(policy=PolicySpec(name="fcfs")), never)
 
 
 def test_each_draw_has_the_load_that_is_asked_for_and_those_to_choose_on_are_others() -> None:
