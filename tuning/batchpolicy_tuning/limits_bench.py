@@ -19,11 +19,9 @@ from batchpolicy.quantities import format_seconds
 from batchpolicy.step_cost import StepCost
 from batchpolicy.workload import Workload
 from batchpolicy_tuning.capacity import Setting, at_load, best_of, highest
-from batchpolicy_tuning.workloads.arrivals import Gamma
 from batchpolicy_tuning.workloads.generated import Generated
-from batchpolicy_tuning.workloads.lengths import Lognormal
 from batchpolicy_tuning.workloads.source import arrival_rate
-from batchpolicy_tuning.workloads.streams import Stream
+from batchpolicy_tuning.workloads.streams import Spread, Stream, bursty
 
 GOAL = 1.08
 CV = 4.0
@@ -41,19 +39,8 @@ FINE = 1.02
 """Loads are told apart by this ratio."""
 
 
-def _stream(
-    rate: float, prompt: tuple[float, float, int], output: tuple[float, float, int]
-) -> Stream:
-    def lengths(median: float, sigma: float, high: int) -> Lognormal:
-        return Lognormal(dist="lognormal", median=median, sigma=sigma, low=8, high=high)
-
-    return Stream(
-        rate=rate,
-        arrivals=Gamma(process="gamma", cv=CV),
-        prompt=lengths(*prompt),
-        output=lengths(*output),
-        max_tokens=2048,
-    )
+def _stream(rate: float, prompt: Spread, output: Spread) -> Stream:
+    return bursty(rate, CV, prompt, output, low=8, max_tokens=2048)
 
 
 _CHAT = _stream(4.0, (500, 0.8, 4_000), (150, 0.7, 800))

@@ -11,15 +11,16 @@ from typing import NamedTuple, Protocol
 
 from batchpolicy.errors import ConfigError
 from batchpolicy.workload import Workload, WorkloadRequest
-from batchpolicy_tuning.workloads.arrivals import Gamma
 from batchpolicy_tuning.workloads.azure import read_azure
 from batchpolicy_tuning.workloads.draws import generator
-from batchpolicy_tuning.workloads.lengths import Lognormal, Sample
-from batchpolicy_tuning.workloads.streams import Stream
+from batchpolicy_tuning.workloads.lengths import Sample
+from batchpolicy_tuning.workloads.streams import Spread, Stream, bursty
 
 CHAT, CODE, DOCUMENTS = "chat", "code", "documents"
 FILES = {CHAT: "azure_2023_conv.csv.gz", CODE: "azure_2023_code.csv.gz"}
 SUMMARIES = "vidur_arxiv_summarization_lengths.csv.gz"
+_CEILING = 4096
+"""Tokens of an answer, where no trace names one."""
 
 
 class Targets(NamedTuple):
@@ -54,19 +55,8 @@ class Traffic(Protocol):
         ...
 
 
-def _stream(
-    rate: float, cv: float, prompt: tuple[float, float, int], output: tuple[float, float, int]
-) -> Stream:
-    def lengths(median: float, sigma: float, high: int) -> Lognormal:
-        return Lognormal(dist="lognormal", median=median, sigma=sigma, low=4, high=high)
-
-    return Stream(
-        rate=rate,
-        arrivals=Gamma(process="gamma", cv=cv),
-        prompt=lengths(*prompt),
-        output=lengths(*output),
-        max_tokens=4096,
-    )
+def _stream(rate: float, cv: float, prompt: Spread, output: Spread) -> Stream:
+    return bursty(rate, cv, prompt, output, low=4, max_tokens=_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +127,7 @@ class Traces:
             rows += _with_targets(name, inside)
         columns = ("num_prefill_tokens", "num_decode_tokens")
         prompt, output = (Sample(dist="sample", file=SUMMARIES, column=c) for c in columns)
-        stream = Stream(rate=2.0, prompt=prompt, output=output, max_tokens=4096)
+        stream = Stream(rate=2.0, prompt=prompt, output=output, max_tokens=_CEILING)
         rng = generator(f"{self.name} {DOCUMENTS}", k, 0)
         rows += _with_targets(DOCUMENTS, stream.requests(DOCUMENTS, rng, span_s, self.folder))
         return _together(self.name, rows)

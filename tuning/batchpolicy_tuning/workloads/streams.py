@@ -12,9 +12,9 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from batchpolicy.component import Component
 from batchpolicy.workload import WorkloadRequest
-from batchpolicy_tuning.workloads.arrivals import AnyArrivals, Poisson, draw_senders
+from batchpolicy_tuning.workloads.arrivals import AnyArrivals, Gamma, Poisson, draw_senders
 from batchpolicy_tuning.workloads.classes import Target, Tenants, tenant_shares
-from batchpolicy_tuning.workloads.lengths import AnyLengths, draw_pair
+from batchpolicy_tuning.workloads.lengths import AnyLengths, Lognormal, draw_pair
 
 _LEAD_TURNS = 5
 """Sessions begin so many mean lengths before the start, so that it finds some going on."""
@@ -150,3 +150,24 @@ class _Turn(NamedTuple):
     output_tokens: int
     tenant: str
     session: str = ""
+
+
+Spread = tuple[float, float, int]
+"""Median, deviation of the logarithm and most tokens of lognormal lengths."""
+
+
+def bursty(
+    rate: float, cv: float, prompt: Spread, output: Spread, *, low: int, max_tokens: int
+) -> Stream:
+    """Lognormal lengths of at least ``low`` tokens, and gamma gaps of this CV between arrivals."""
+
+    def lengths(median: float, sigma: float, high: int) -> Lognormal:
+        return Lognormal(dist="lognormal", median=median, sigma=sigma, low=low, high=high)
+
+    return Stream(
+        rate=rate,
+        arrivals=Gamma(process="gamma", cv=cv),
+        prompt=lengths(*prompt),
+        output=lengths(*output),
+        max_tokens=max_tokens,
+    )
