@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PrivateAttr
+from pydantic import Field, NonNegativeFloat
 from typing_extensions import override
 
-from batchpolicy.policy import CodeKind, Policy, Step, Tags, Work
-from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
-from batchpolicy.token_clock import TokenClock
+from batchpolicy.policies.token_clock import OnTokenClock
+from batchpolicy.policy import Step, Tags
+from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.tune import Tune
 from batchpolicy.work_left import work_left
 
 
-class BoostedArrival(Policy):
+class BoostedArrival(OnTokenClock):
     """Serve in order of arrival, the short ones as if they had come earlier.
 
     A request of size ``s`` is moved ahead by ``-boost_tokens * ln(1 - exp(-s / boost_tokens))``:
@@ -40,22 +40,8 @@ class BoostedArrival(Policy):
     output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 8.0
     """What an output token counts, in prompt tokens."""
 
-    _clock: TokenClock = PrivateAttr(default_factory=TokenClock)
-
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         size = np.maximum(work_left(requests, step, self.output_weight), 1.0)
         ahead = np.log(-np.expm1(size / -self.boost_tokens))
-        return self._clock.waited(requests) - self.boost_tokens * ahead
-
-    @override
-    def on_arrived(self, rows: Requests, step: Step) -> None:
-        self._clock.arrived(rows)
-
-    @override
-    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        self._clock.advance(work, self.output_weight)
-
-    @override
-    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
-        return np.full(len(codes), True)
+        return self._waited(requests) - self.boost_tokens * ahead

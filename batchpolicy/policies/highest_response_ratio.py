@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from pydantic import NonNegativeFloat, PrivateAttr
 from typing_extensions import override
 
-from batchpolicy.policy import CodeKind, Policy, Step, Tags, Work
-from batchpolicy.requests import BoolArray, FloatArray, IntArray, Requests
-from batchpolicy.token_clock import TokenClock
-from batchpolicy.tune import Tune
+from batchpolicy.policies.token_clock import OnTokenClock
+from batchpolicy.policy import Step, Tags
+from batchpolicy.requests import FloatArray, Requests
 from batchpolicy.work_left import work_left
 
 
-class HighestResponseRatio(Policy):
+class HighestResponseRatio(OnTokenClock):
     """Serve first the request whose wait is longest for what it needs.
 
     The ratio is ``(wait + service) / service``. Service is what is left to compute: the
@@ -34,24 +32,7 @@ class HighestResponseRatio(Policy):
 
     tags: ClassVar[Tags] = Tags()
 
-    output_weight: Annotated[NonNegativeFloat, Tune(0.1, 100.0, log=True)] = 1.0
-    """What an output token counts, in prompt tokens."""
-
-    _clock: TokenClock = PrivateAttr(default_factory=TokenClock)
-
     @override
     def benefit(self, requests: Requests, step: Step) -> FloatArray:
         service = np.maximum(work_left(requests, step, self.output_weight), 1.0)
-        return 1.0 + self._clock.waited(requests) / service
-
-    @override
-    def on_arrived(self, rows: Requests, step: Step) -> None:
-        self._clock.arrived(rows)
-
-    @override
-    def on_computed(self, rows: Requests, work: Work, step: Step) -> None:
-        self._clock.advance(work, self.output_weight)
-
-    @override
-    def forget(self, codes: IntArray, kind: CodeKind) -> BoolArray:
-        return np.full(len(codes), True)
+        return 1.0 + self._waited(requests) / service
